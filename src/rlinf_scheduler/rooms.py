@@ -17,6 +17,7 @@ ROOMS = {
     "doctor": "what is wrong with a cluster",
     "emulation": "networks that are slow on purpose",
     "metrics": "numbers of jobs and of training steps",
+    "profiling": "where ranks and their steps spend their time",
     "tracing": "timelines of jobs",
     "web": "the page of a job",
 }

@@ -28,6 +28,7 @@ from rlinf_scheduler.job_server import UNOPENED_S
 from rlinf_scheduler.observe import why
 from rlinf_scheduler.observe.reasons import INTERRUPTED_S
 from rlinf_scheduler.observe.status_service import TIMEOUT_S, WITHIN_S
+from rlinf_scheduler.profiling.sampled import SENDING_S
 from rlinf_scheduler.ray_backend.ending import THREADS_GRACE_S
 from rlinf_scheduler.ray_backend.guard import LEFT_GRACE_S
 from rlinf_scheduler.ray_backend.leaving import SHUTDOWN_WITHIN_S
@@ -36,7 +37,6 @@ from rlinf_scheduler.session.session import UNDONE_WITHIN_S
 from rlinf_scheduler.tracing.service import CLOSING_S
 from rlinf_scheduler.web.server import PATIENCE_S
 from rlinf_scheduler.worker.channel_starter import WARM_S
-from rlinf_scheduler.worker.group import SENDING_S
 from rlinf_scheduler.worker.group_builder import UNRESPONSIVE_AFTER_S
 from rlinf_scheduler.worker.group_calls import UNREAD_GRACE_S
 from rlinf_scheduler.worker.node_watch import MAX_HEADLESS_S, REFUSED_FOR_S, TOLD_AFTER_S

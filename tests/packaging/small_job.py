@@ -72,6 +72,7 @@ ASKED = {
     "metrics": lambda job: (
         refusal(job.launch(Adder, 1, name="logs").call(Adder.log).wait) + command("metrics")
     ),
+    "profiling": lambda job: refusal(job.launch(Adder, 1, name="seen").profile, 0.1),
     "web": lambda _: command("web"),
 }
 

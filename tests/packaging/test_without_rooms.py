@@ -56,10 +56,13 @@ def left_out(tmp_path_factory):
     asked = {
         room: [room] if room != "tracing" else [] for room in ROOMS
     }  # which a driver with a cluster asks
-    return {
+    processes = {
         room: started(without(folder / room, {room}), str(HERE / "small_job.py"), *words)
         for room, words in asked.items()
     }
+    yield processes
+    for each in processes.values():
+        each.communicate(timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize("room", sorted(ROOMS))

@@ -12,8 +12,8 @@ from rlinf_scheduler.host.info import Role
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.process_stats import ProcessStats
-from rlinf_scheduler.observe.profiling import serve_profiles
 from rlinf_scheduler.observe.reasons import offer_reasons
+from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session
 
 
@@ -23,7 +23,8 @@ def be_observed(session: Session) -> None:
     session.service(OwnStats).add(partial(add_place, session))
     offer_reasons(session)
     tell_of_fallbacks(session)
-    serve_profiles(session)
+    if has_room("profiling"):
+        of_room("profiling.sampled:serve_profiles")(session)
     serve_breakpoints(session.name, session.messenger.run_directory)
 
 

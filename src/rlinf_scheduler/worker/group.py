@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import lru_cache, partial
@@ -12,26 +10,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from rlinf_scheduler.addresses import WorkerAddress
-from rlinf_scheduler.comm import Encoded, Messenger, encode
+from rlinf_scheduler.comm import Encoded, encode
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.errors import (
     CallArgumentError,
     CodecError,
-    CommError,
     ConfigError,
     PlacementError,
-    ResultTimeout,
 )
 from rlinf_scheduler.host.protocol import CallKind
 from rlinf_scheduler.keywords import checked_deadline, checked_seconds, explains_calls
-from rlinf_scheduler.observe.profiling import PROFILE, RATE_HZ, Profile, TakeProfile, speedscope
 from rlinf_scheduler.observe.why import WITHIN_S, RankStack, stacks_of
 from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.call import Call, CallAgain
-from rlinf_scheduler.worker.group_calls import GroupCalls, KnownRank, RankHealth
+from rlinf_scheduler.worker.group_calls import GroupCalls, RankHealth
 from rlinf_scheduler.worker.result import GroupResult
 from rlinf_scheduler.worker.signatures import (
     LIBRARY,
@@ -54,9 +49,8 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 # How many values of a stream a rank may have computed ahead.
 PREFETCH = 2
 RESTART_TIMEOUT_S = 120.0
-# How long after the end of a profile a rank may take to send what it has seen.
-SENDING_S = 10.0
-_log = logging.getLogger(__name__)
+# How often a second a profile looks.
+RATE_HZ = 100.0
 
 # What a group that is sent elsewhere finds anew there, or is made of.
 _OF_THE_PROCESS = frozenset(["_name", "_launched", "_worker_class", "_world_size"])
@@ -390,7 +384,8 @@ class WorkerGroup(Generic[T]):
         shared = self._shared
         file = Path(path if path is not None else f"{self._name.replace('/', '-')}.speedscope.json")
         ranks = [shared.ranks[number] for number in self._selected]
-        _take_profile(shared.session.messenger, ranks, seconds, rate_hz, file)
+        take = of_room("profiling.sampled:take_profile")
+        take(shared.session.messenger, ranks, seconds, rate_hz, file)
         return file
 
     def restart(self, rank: int, timeout_s: float = RESTART_TIMEOUT_S) -> None:
@@ -514,31 +509,3 @@ def _named_after(kind: Any, worker_class: Any) -> Any:
     if not won:
         return kind
     return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "_without_users": kind, **won})
-
-
-def _take_profile(
-    messenger: Messenger, ranks: Sequence[KnownRank], seconds: float, rate_hz: float, path: Path
-) -> None:
-    """Have ranks look where they are for some seconds, and write what they saw into a file.
-
-    Raises:
-        ResultTimeout: none of them answers.
-        OSError: the file cannot be written.
-    """
-    with open(path, "wb", opener=private_file):  # before anybody waits for it
-        pass
-    wanted, limit_s = TakeProfile(seconds, rate_hz), seconds + SENDING_S
-    asked = {
-        str(rank.address): PROFILE.ask(messenger, rank.endpoint, wanted, timeout_s=limit_s)
-        for rank in ranks
-        if rank.endpoint is not None
-    }
-    found: list[tuple[str, Profile]] = []
-    for name, answer in asked.items():
-        try:
-            found.append((name, PROFILE.answer(answer.result())))
-        except CommError as error:
-            _log.warning("the profile in %s is without %s: %s", path, name, error)
-    if not found:
-        raise ResultTimeout("profile()", limit_s, [str(rank.address) for rank in ranks])
-    path.write_text(json.dumps(speedscope(", ".join(name for name, _ in found), found)), encoding="utf-8")

@@ -42,10 +42,11 @@ from rlinf_scheduler.host.protocol import Assignment, HostSpec
 from rlinf_scheduler.planning import Node, Placement, Topology
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment, path_merge_of
 from rlinf_scheduler.ray_backend.backend import cores_of_machines, ray_errors
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import Death
 from rlinf_scheduler.wording import clock_text, seconds_text
-from rlinf_scheduler.worker.environment import profiled_environments, rank_environment
+from rlinf_scheduler.worker.environment import rank_environment
 from rlinf_scheduler.worker.node_watch import Fallbacks, NodeWatch
 from rlinf_scheduler.worker.processes import (
     MIN_AT_ONCE,
@@ -271,14 +272,16 @@ class _Launch:
         return self._ranks
 
     def _bring_up(self) -> None:
-        self._profiled = profiled_environments(
-            job_settings(self._session).profiling,
-            self._name,
-            self._placements,
-            self._bare_topology.nodes,
-            self._recipe.environments,
-            max(0.0, self._options.timeout_s - self.elapsed_s),
-        )
+        profiling = job_settings(self._session).profiling
+        if profiling is not None:
+            self._profiled = of_room("profiling.starting:profiled_environments")(
+                profiling,
+                self._name,
+                self._placements,
+                self._bare_topology.nodes,
+                self._recipe.environments,
+                max(0.0, self._options.timeout_s - self.elapsed_s),
+            )
         # The processes that had these names before are gone: a look-up waits for the ranks to come.
         self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
         with ray_errors(f"Ray does not start processes for group '{self._name}'"):

@@ -309,9 +309,8 @@ class Worker(Routed):
         session = current_or_none()
         if session is None or job_settings(session).profiling is None:
             return at_step(number)
-        from rlinf_scheduler.host.profiled_steps import profiled_block  # noqa: PLC0415 - most ranks are not profiled
-
-        return profiled_block(session, number)
+        block: AbstractContextManager[None] = of_room("profiling.steps:profiled_block")(session, number)
+        return block
 
     def log_metrics(
         self, metrics: Mapping[str, Any], step: int | None = None, *, reduce: Reduction | None = None

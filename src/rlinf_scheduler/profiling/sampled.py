@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import msgspec
 
+from rlinf_scheduler.comm import Messenger
+from rlinf_scheduler.comm.rundir import private_file
+from rlinf_scheduler.errors import CommError, ResultTimeout
 from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.stacks import frames_of_threads, is_own_thread
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.group_calls import KnownRank
 
-RATE_HZ = 100.0
+# How long after the end of a profile a rank may take to send what it has seen.
+SENDING_S = 10.0
 MAX_FRAMES = 200
+_log = logging.getLogger(__name__)
 
 # A line as (file, line, function), and a stack of them, the outermost first.
 Place = tuple[str, int, str]
@@ -122,3 +131,31 @@ def speedscope(title: str, profiles: Iterable[tuple[str, Profile]]) -> dict[str,
         "shared": {"frames": shared},
         "profiles": found,
     }
+
+
+def take_profile(
+    messenger: Messenger, ranks: Sequence[KnownRank], seconds: float, rate_hz: float, path: Path
+) -> None:
+    """Have ranks look where they are for some seconds, and write what they saw into a file.
+
+    Raises:
+        ResultTimeout: none of them answers.
+        OSError: the file cannot be written.
+    """
+    with open(path, "wb", opener=private_file):  # before anybody waits for it
+        pass
+    wanted, limit_s = TakeProfile(seconds, rate_hz), seconds + SENDING_S
+    asked = {
+        str(rank.address): PROFILE.ask(messenger, rank.endpoint, wanted, timeout_s=limit_s)
+        for rank in ranks
+        if rank.endpoint is not None
+    }
+    found: list[tuple[str, Profile]] = []
+    for name, answer in asked.items():
+        try:
+            found.append((name, PROFILE.answer(answer.result())))
+        except CommError as error:
+            _log.warning("the profile in %s is without %s: %s", path, name, error)
+    if not found:
+        raise ResultTimeout("profile()", limit_s, [str(rank.address) for rank in ranks])
+    path.write_text(json.dumps(speedscope(", ".join(name for name, _ in found), found)), encoding="utf-8")
