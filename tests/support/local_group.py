@@ -14,6 +14,7 @@ from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.worker.device_lock import DeviceLockServer
 from rlinf_scheduler.worker.group import WorkerGroup
+from rlinf_scheduler.worker.order import LaunchOptions
 from rlinf_scheduler.worker.processes import LaunchedRank
 from rlinf_scheduler.worker.supervision import Supervision, groups_of
 
@@ -62,7 +63,7 @@ class LocalJob:
             workers.append(worker)
             loops.append(loop)
         launched = Promise()
-        launched.set_result(Supervision(self.session, name, ranks, "fail"))
+        launched.set_result(Supervision(self.session, name, ranks, LaunchOptions()))
         group = WorkerGroup(name, worker_class, len(ranks), launched)
         group.workers, group.loops = workers, loops
         return group

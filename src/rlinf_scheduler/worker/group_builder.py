@@ -25,10 +25,9 @@ from rlinf_scheduler.wording import did_you_mean
 from rlinf_scheduler.worker.deaths import MAX_RESTARTS, RETURNING, VERDICTS, WITHIN_S, OnFailure
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
-from rlinf_scheduler.worker.home import GroupOrder, begin, check_launches, claim_name, launch_group
-from rlinf_scheduler.worker.launch import LaunchOptions
+from rlinf_scheduler.worker.home import begin, check_launches, claim_name, launch_group
+from rlinf_scheduler.worker.order import GroupOrder, LaunchOptions, RestartLimit
 from rlinf_scheduler.worker.signatures import check_arguments, check_method, encoded_factory, kind_of
-from rlinf_scheduler.worker.successors import RestartLimit
 
 T = TypeVar("T")
 GroupT_co = TypeVar("GroupT_co", bound=WorkerGroup[Any], covariant=True)
@@ -166,7 +165,8 @@ class GroupBuilder(Generic[T, GroupT_co]):
             unresponsive_after_s=unresponsive_after_s,
             wait_s=checked_seconds("wait_s", wait_s),
             library_level=0 if log_level is None else level_of(log_level, "log_level"),
-            returns=on_failure in RETURNING or callable(on_failure),
+            on_failure=on_failure,
+            limit=limit,
             ready_when=ready_method(self._factory.worker_class, ready_when),
             stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
             seed=None if seed is None else checked_seed(seed),
@@ -175,7 +175,7 @@ class GroupBuilder(Generic[T, GroupT_co]):
         session, factory = cluster.session, self._factory
         launch: Callable[[str], GroupCalls[Any]]
         check_detached(session, detached=detached)
-        order = GroupOrder(encoded_factory(factory), tuple(placements), options, on_failure, limit)
+        order = GroupOrder(encoded_factory(factory), tuple(placements), options)
         if keeps_elsewhere(session):
             # Few programs have such a job.
             from rlinf_scheduler.worker.remote_home import RemoteHome  # noqa: PLC0415

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from rlinf_scheduler.addresses import root_name
-from rlinf_scheduler.comm import Buffer, Reply
+from rlinf_scheduler.comm import Reply
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import CommError, ConfigError, GroupExists, NameTaken
@@ -21,37 +21,17 @@ from rlinf_scheduler.host.info import Role, group_entry, job_topology
 from rlinf_scheduler.planning import Placement, Topology
 from rlinf_scheduler.planning.moving import moved
 from rlinf_scheduler.session import Session, SideBySide
-from rlinf_scheduler.worker.deaths import Policy
 from rlinf_scheduler.worker.group_calls import GroupCalls
-from rlinf_scheduler.worker.launch import LaunchOptions, Recipe, start_ranks
+from rlinf_scheduler.worker.launch import Recipe, start_ranks
 from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.order import GroupOrder
 from rlinf_scheduler.worker.processes import LaunchedRank, Processes, devices_of
-from rlinf_scheduler.worker.successors import RestartLimit
 from rlinf_scheduler.worker.supervision import Supervision, groups_of
 
 # An interrupted thread waits so long for the answer that comes.
 _INTERRUPTED_S = 1.0
 GroupT = TypeVar("GroupT", bound=GroupCalls[Any])
 LaunchFunction: TypeAlias = Callable[[], GroupT]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOrder:
-    """A group that is to be launched.
-
-    Attributes:
-        factory: the worker's class and its arguments, encoded.
-        placements: where the ranks are to be.
-        options: how they are launched.
-        on_failure: what the death of a rank means.
-        limit: how often a rank comes back.
-    """
-
-    factory: tuple[Buffer, ...]
-    placements: tuple[Placement, ...]
-    options: LaunchOptions
-    on_failure: Policy = "fail"
-    limit: RestartLimit | None = None
 
 
 def launch_group(
@@ -86,8 +66,7 @@ def launch_group(
         free_name(session, name)
         raise
     session.bus.emit(GroupLaunched(name, len(ranks), time.monotonic() - began, recipe.seed))
-    successors, stall_after_s = partial(_launch_successors, session, recipe), options.stall_after_s
-    group = Supervision(session, name, ranks, order.on_failure, successors, order.limit, stall_after_s)
+    group = Supervision(session, name, ranks, options, partial(_launch_successors, session, recipe))
     group.give_back = give_back
     return group
 

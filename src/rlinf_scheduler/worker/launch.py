@@ -9,7 +9,6 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,7 +38,7 @@ from rlinf_scheduler.host.log_lines import level_to_forward
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.host.postmortem import Witnesses
 from rlinf_scheduler.host.protocol import Assignment, HostSpec
-from rlinf_scheduler.planning import Node, Placement, Topology
+from rlinf_scheduler.planning import Node, Placement
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment, path_merge_of
 from rlinf_scheduler.ray_backend.backend import cores_of_machines, ray_errors
 from rlinf_scheduler.rooms import of_room
@@ -48,6 +47,7 @@ from rlinf_scheduler.session.membership import Death
 from rlinf_scheduler.wording import clock_text, seconds_text
 from rlinf_scheduler.worker.environment import rank_environment
 from rlinf_scheduler.worker.node_watch import Fallbacks, NodeWatch
+from rlinf_scheduler.worker.order import LaunchOptions
 from rlinf_scheduler.worker.processes import (
     MIN_AT_ONCE,
     LaunchedRank,
@@ -85,44 +85,6 @@ _PHASES = {
     protocol.LOOKING: "to see its devices",
     protocol.CATCHING_UP: "in what ready_when names",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
-    """How a group is launched.
-
-    Attributes:
-        max_concurrency: how many plain methods may run at a time on a rank.
-        timeout_s: how long the launch may take, in seconds.
-        topology: what the placements were made on; its node groups say what the processes start with and what
-            hardware they are given. None: the bare cluster.
-        registers_itself: the worker makes its name known; otherwise its host does.
-        unresponsive_after_s: how long a rank may be stopped or stuck before it is dead; None: for ever.
-        wait_s: how long to wait for devices that others hold, in seconds.
-        library_level: the lowest level of what loggers other than the workers' own say that the driver shows; 0: none.
-        returns: whether a rank that dies may come back.
-        ready_when: the method that a rank that comes back runs before it is called; "" for none.
-        stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
-        seed: what the ranks' seeds are derived from; None: one that is drawn.
-        sys_path: where modules are found; empty: where the process that launches finds them.
-        log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
-        moves: whether a rank whose node is gone comes back on another one.
-    """
-
-    max_concurrency: int = 1
-    timeout_s: float = 120.0
-    topology: Topology | None = None
-    registers_itself: bool = False
-    unresponsive_after_s: float | None = None
-    wait_s: float = 0.0
-    library_level: int = 0
-    returns: bool = False
-    ready_when: str = ""
-    stall_after_s: float = 0
-    seed: int | None = None
-    sys_path: tuple[str, ...] = ()
-    log_level: int = 0
-    moves: bool = False
 
 
 class Recipe:

@@ -37,7 +37,7 @@ from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import own_program
 from rlinf_scheduler.wording import seconds_text
-from rlinf_scheduler.worker.home import GroupOrder, free_name
+from rlinf_scheduler.worker.home import free_name
 from rlinf_scheduler.worker.home_wire import (
     ATTACH,
     ENDING,
@@ -58,6 +58,7 @@ from rlinf_scheduler.worker.home_wire import (
     NodesKnown,
     StopJob,
 )
+from rlinf_scheduler.worker.order import GroupOrder
 from rlinf_scheduler.worker.remote_group import RemoteGroup
 
 T = TypeVar("T")
@@ -94,7 +95,7 @@ class RemoteHome:
         Raises:
             ConfigError: `on_failure` is a function of this process's.
         """
-        if callable(order.on_failure):
+        if callable(order.options.on_failure):
             problem = "on_failure is a function of this program, and the groups of this job belong to its job server"
             raise ConfigError(problem, hint="one of 'fail', 'restart', 'ignore'")
         options = replace(order.options, sys_path=tuple(sys.path), log_level=level_to_forward())

@@ -17,25 +17,13 @@ from rlinf_scheduler.errors import NodeLost, SchedulerError
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import Death
 from rlinf_scheduler.wording import clock_text, seconds_text
-from rlinf_scheduler.worker.deaths import MAX_RESTARTS, WITHIN_S, Restarts
+from rlinf_scheduler.worker.deaths import Restarts
+from rlinf_scheduler.worker.order import RestartLimit
 from rlinf_scheduler.worker.processes import LaunchedRank
 
 # A process that was killed has ended within it. One that has not is out of reach, and fenced all the same.
 ENDED_WITHIN_S = 5.0
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RestartLimit:
-    """How often a rank comes back.
-
-    Attributes:
-        most: so many times
-        within_s: in so many seconds.
-    """
-
-    most: int = MAX_RESTARTS
-    within_s: float = WITHIN_S
 
 
 # Starts processes in the places of those that are gone, unless the promise is done before; as another launch, or not.

@@ -30,14 +30,14 @@ from rlinf_scheduler.worker.deaths import (
     RETURNING,
     VERDICTS,
     Consequences,
-    Policy,
     RankState,
     Verdict,
 )
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
 from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.order import LaunchOptions
 from rlinf_scheduler.worker.processes import LaunchedRank, Processes
-from rlinf_scheduler.worker.successors import RestartLimit, StartSuccessors, Successors
+from rlinf_scheduler.worker.successors import StartSuccessors, Successors
 
 STOP_GRACE_S = 2.0
 # A shutdown without a deadline says after this whom it waits for.
@@ -66,12 +66,10 @@ class Supervision(GroupCalls[LaunchedRank]):
         session: Session,
         name: str,
         ranks: Sequence[LaunchedRank],
-        on_failure: Policy = "fail",
+        options: LaunchOptions,
         start_successors: StartSuccessors | None = None,
-        limit: RestartLimit | None = None,
-        stall_after_s: float = 0,
     ) -> None:
-        super().__init__(session, name, ranks, on_failure, stall_after_s)
+        super().__init__(session, name, ranks, options.on_failure, options.stall_after_s)
         self.ended: Promise[None] = Promise()
         self.give_back: Callable[[], None] | None = None
         self.on_change: list[Callable[[int | None], None]] = []
@@ -79,7 +77,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         self._successors = Successors(
             session,
             start_successors or _cannot_start,
-            limit or RestartLimit(),
+            options.limit,
             kill=self._kill,
             returned=self._on_return,
             given_up=self._on_given_up,

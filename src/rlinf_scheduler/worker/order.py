@@ -1,0 +1,82 @@
+"""What is ordered when a group is to be launched: records, made by the builder and carried out by the group's home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlinf_scheduler.comm import Buffer
+from rlinf_scheduler.planning import Placement, Topology
+from rlinf_scheduler.worker.deaths import MAX_RESTARTS, RETURNING, WITHIN_S, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class RestartLimit:
+    """How often a rank comes back.
+
+    Attributes:
+        most: so many times
+        within_s: in so many seconds.
+    """
+
+    most: int = MAX_RESTARTS
+    within_s: float = WITHIN_S
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """How a group is launched.
+
+    Attributes:
+        max_concurrency: how many plain methods may run at a time on a rank.
+        timeout_s: how long the launch may take, in seconds.
+        topology: what the placements were made on; its node groups say what the processes start with and what
+            hardware they are given. None: the bare cluster.
+        registers_itself: the worker makes its name known; otherwise its host does.
+        unresponsive_after_s: how long a rank may be stopped or stuck before it is dead; None: for ever.
+        wait_s: how long to wait for devices that others hold, in seconds.
+        library_level: the lowest level of what loggers other than the workers' own say that the driver shows; 0: none.
+        on_failure: what the death of a rank means.
+        limit: how often a rank comes back.
+        ready_when: the method that a rank that comes back runs before it is called; "" for none.
+        stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
+        seed: what the ranks' seeds are derived from; None: one that is drawn.
+        sys_path: where modules are found; empty: where the process that launches finds them.
+        log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
+        moves: whether a rank whose node is gone comes back on another one.
+    """
+
+    max_concurrency: int = 1
+    timeout_s: float = 120.0
+    topology: Topology | None = None
+    registers_itself: bool = False
+    unresponsive_after_s: float | None = None
+    wait_s: float = 0.0
+    library_level: int = 0
+    on_failure: Policy = "fail"
+    limit: RestartLimit = RestartLimit()
+    ready_when: str = ""
+    stall_after_s: float = 0
+    seed: int | None = None
+    sys_path: tuple[str, ...] = ()
+    log_level: int = 0
+    moves: bool = False
+
+    @property
+    def returns(self) -> bool:
+        """Whether a rank that dies may come back."""
+        return self.on_failure in RETURNING or callable(self.on_failure)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOrder:
+    """A group that is to be launched.
+
+    Attributes:
+        factory: the worker's class and its arguments, encoded.
+        placements: where the ranks are to be.
+        options: how they are launched.
+    """
+
+    factory: tuple[Buffer, ...]
+    placements: tuple[Placement, ...]
+    options: LaunchOptions
