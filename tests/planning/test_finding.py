@@ -72,6 +72,8 @@ FLEET = Topology(
         ({"properties": Properties(accelerators=Bound.parse("<8")), "count": 2}, "24-25"),
         ({"properties": Properties(vendor="nvidia"), "count": 4}, "24-27"),  # where the fewest are left over
         ({"count": 4, "same": "island"}, "8-11"),
+        ({"same": "node", "properties": Properties(gpu="A10")}, "24-27"),
+        ({"same": "node"}, "0-7"),
         ({"count": 20}, "0-15,24-27"),
         ({"node_groups": ("node",), "count": 1, "processes": 16}, "0:0-15"),
     ],

@@ -308,8 +308,9 @@ class _Finder:
     def _choose(self, wish: PlacementWish, rooms: list[_Room], shape: _Shape) -> list[tuple[_Room, int]]:
         if wish.per_node is not None:
             return self._some_of_each(wish, rooms, wish.per_node)
-        total = sum(room.capacity for room in rooms)
-        count = total if wish.count is None else wish.count
+        each = [room.capacity for room in rooms]
+        total = sum(each)
+        count = wish.count or (max(each, default=0) if wish.same else total)
         if count == 0 or (total < count and not wish.same):
             raise self._lacking(wish, rooms, shape, max(count, 1))
         if whole := _best([room for room in rooms if room.capacity >= count], count):
