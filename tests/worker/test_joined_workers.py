@@ -1,21 +1,27 @@
 """Processes that ranks start, as workers below them: real processes, without Ray."""
 
+import io
+import json
 import multiprocessing
 import os
 import queue
 import select
+import signal
 import threading
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from interruptions import SEED, Alarms
 from joined_workers import DEADLINE_S, Nest
 from rlinf.scheduler import Channel, PackedPlacementStrategy, Worker
+from rlinf_scheduler.cli.top_view import job_view
 from rlinf_scheduler.errors import WorkerError
 from rlinf_scheduler.events import ChildJoined, ChildLeft, ChildLost, WorkerLost
 from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.observe.why import why
+from rlinf_scheduler.tracing.service import TraceService
 from waits import wait_until
 
 CHILD_EVENTS = (ChildJoined, ChildLeft, ChildLost)
@@ -270,6 +276,47 @@ def test_what_joined_is_seen_under_its_address(launch, forked_job):
     assert (found["nest:0/0"].pid, found["nest:0/0"].node_rank, found["nest:0/0"].rank) == (pid, 0, 0)
     one(group.ask(0, "wait_in_thread", "nest", "0/9"))
     wait_until(lambda: "nest:0/9" in str(why(forked_job.session)))
+
+
+def test_what_joined_has_a_row_in_top_and_spans_in_a_trace(launch, forked_job, tmp_path):
+    group = launch(last=0)
+    of(group.open("fork"))
+    console = Console(width=120, file=io.StringIO())
+    console.print(job_view(received(begin_status(forked_job.session)), 120, 40))
+    assert "nest:0/0" in console.file.getvalue()
+    with forked_job.session.service(TraceService).begin(tmp_path / "run.json", 1 << 20) as trace:
+        Channel.create("items")
+        one(group.ask(0, "put", "items", [1]))
+        one(group.ask(0, "log", "hello of a child"))  # with a timer
+    assert trace.file.missing == {}
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    (number,) = (
+        event["pid"]
+        for event in events
+        if event["name"] == "process_name" and "nest:0/0" in str(event["args"])
+    )
+    spans = {
+        (event["cat"], event["name"]) for event in events if event["ph"] == "X" and event["pid"] == number
+    }
+    assert ("phase", "part") in spans
+    assert "put" in {category for category, _ in spans}
+
+
+def test_a_rank_that_is_stopped_and_goes_on_has_its_children(launch):
+    group = launch(last=0)
+    other = launch("other", 0)
+    _, child = one(group.open("fork"))
+    one(group.ask(0, "wait_in_thread", "other", 0))
+    pid = one(group.pid())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        # The child is there for others meanwhile.
+        of(other.send_to("hello", "nest", "0/0"))
+        late = group.pid()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert one(late) == pid
+    assert one(group.ask(0, "pid")) == child
 
 
 def test_only_what_a_rank_starts_can_join_and_only_there(launch, monkeypatch):
