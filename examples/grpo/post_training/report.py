@@ -114,7 +114,9 @@ class Shares:
         moves = [phase for phase in phases if phase.phase.split("/")[-1] in (PUBLISHING, READING, UPDATING)]
         awaiting = sum(phase.waiting for phase in moves if phase.phase.split("/")[-1] == READING)
         moving = sum(phase.spent.share for phase in moves) - awaiting
-        return cls(moving, awaiting, group.busy - moving)
+        # A service has many calls that wait side by side: what it computes is seen by its processor time.
+        at_work = max(group.busy, min(1.0, group.cores))
+        return cls(moving, awaiting, max(0.0, at_work - moving))
 
 
 @dataclass(frozen=True, slots=True)
