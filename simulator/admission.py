@@ -12,8 +12,10 @@ from rlinf_scheduler.channel.channel import Channel
 from rlinf_scheduler.channel.features import FEATURES
 from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, ChannelRef, ChannelSpec
 from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout, SchedulerError
-from rlinf_scheduler.queueing import ChannelState, Deliver, Instruction, Reason, Refuse, messages
+from rlinf_scheduler.queueing import messages
 from rlinf_scheduler.queueing.leases import Lapse, Settle, StartClock, StopClock
+from rlinf_scheduler.queueing.messages import Deliver, Instruction, Reason, Refuse
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.versions import AskForSlot, HoldSlot, LetGoOfSlot, SetVersion
 from simulator.admission_oracle import AdmissionOracle

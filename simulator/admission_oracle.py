@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rlinf_scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
+from rlinf_scheduler.queueing.messages import Accept, Deliver, Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.version_gate import OnSlot
 from simulator.world import Violation
 

@@ -21,20 +21,12 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.queueing import (
-    ChannelState,
-    Deliver,
-    Instruction,
-    Item,
-    QueueName,
-    Reason,
-    Refuse,
-    SubscriptionName,
-)
 from rlinf_scheduler.queueing.dead_letters import DeadLetters
+from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName
 from rlinf_scheduler.queueing.leases import LeaseTerms, OnLease, Settle
-from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
+from rlinf_scheduler.queueing.messages import Deliver, EndQueue, Get, Instruction, Put, Reason, Refuse
 from rlinf_scheduler.queueing.sharding import Part, WantedPart
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.taps import Taps
 from simulator.cluster import Cluster
 from simulator.host import Host

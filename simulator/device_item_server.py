@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlinf_scheduler.queueing import Accept, Deliver, Instruction, Item, Reason, Refuse, messages
+from rlinf_scheduler.queueing import messages
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Accept, Deliver, Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.operations import Putter
 from simulator.buckets import BucketReader
 from simulator.cluster import Cluster

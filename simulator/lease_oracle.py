@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.queueing.leases import OnLease
 from simulator.queue_oracle import Known, QueueOracle, Ticket
 from simulator.world import Violation

@@ -12,11 +12,9 @@ from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.devices.open_buckets import OpenBuckets
 from rlinf_scheduler.devices.pins import Pins
 from rlinf_scheduler.devices.pool import BucketPool
-from rlinf_scheduler.queueing import (
-    ChannelState,
-    Producers,
-)
 from rlinf_scheduler.queueing.client import ClientState
+from rlinf_scheduler.queueing.producers import Producers
+from rlinf_scheduler.queueing.state import ChannelState
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,9 @@ from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, PeerNotFoun
 from rlinf_scheduler.mailbox import inbox
 from rlinf_scheduler.mailbox.mailbox import Mailbox
 from rlinf_scheduler.mailbox.members import parse_members
-from rlinf_scheduler.queueing import ChannelState, Item, QueueName, messages
+from rlinf_scheduler.queueing import messages
+from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from simulator.cluster import Cluster, Part
 from simulator.handle_users import LATE_US, HandleCall, HandleUsers

@@ -15,8 +15,10 @@ from rlinf_scheduler.channel.features import FEATURES, successors
 from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, HOLDS_NODE, ChannelRef, ChannelSpec
 from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.queueing import ChannelState, Producers, Reason
 from rlinf_scheduler.queueing.dead_letters import MoveDead
+from rlinf_scheduler.queueing.messages import Reason
+from rlinf_scheduler.queueing.producers import Producers
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from simulator.checkpoints import Checkpoints
 from simulator.cluster import Cluster, Part

@@ -41,10 +41,11 @@ from rlinf_scheduler.errors import (
     LeaseExpired,
 )
 from rlinf_scheduler.observe.reasons import ASK_FROM_S, LATE_FRACTION, MAX_LATE_S, MIN_LATE_S
-from rlinf_scheduler.queueing import Limits, SubscriptionName
+from rlinf_scheduler.queueing.item import SubscriptionName
 from rlinf_scheduler.queueing.leases import LeaseTerms
 from rlinf_scheduler.queueing.sharding import DonePart, WantedPart
 from rlinf_scheduler.queueing.taps import Subscribe, Unsubscribe
+from rlinf_scheduler.queueing.wanted import Limits
 from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.ranks import Rank

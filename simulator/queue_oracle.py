@@ -9,7 +9,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rlinf_scheduler.queueing import NO_LIMITS, Limits, QueueName
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.wanted import NO_LIMITS, Limits
 
 Ticket = tuple[str, int]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rlinf_scheduler.queueing import Limits, Reason
+from rlinf_scheduler.queueing.messages import Reason
 from rlinf_scheduler.queueing.sharding import Part, ShardPlan
+from rlinf_scheduler.queueing.wanted import Limits
 from simulator.queue_oracle import Asked, Known, QueueOracle, Ticket
 from simulator.world import Violation
 

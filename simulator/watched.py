@@ -10,25 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rlinf_scheduler.channel.remote_items import RemoteItem
-from rlinf_scheduler.queueing import (
-    NO_LIMITS,
-    Bury,
-    ChannelState,
-    Deliver,
-    Instruction,
-    Item,
-    OperationOver,
-    Producers,
-    QueueName,
-    Snapshot,
-    SubscriptionName,
-    as_name,
-    messages,
-)
+from rlinf_scheduler.queueing import messages
 from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.leases import Extend, Lapse, Settle, StartClock, StopClock
+from rlinf_scheduler.queueing.messages import Bury, Deliver, Instruction
+from rlinf_scheduler.queueing.policy import OperationOver
+from rlinf_scheduler.queueing.producers import Producers
 from rlinf_scheduler.queueing.sharding import DonePart, WantedPart
+from rlinf_scheduler.queueing.snapshot import Snapshot
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapTerms, Unsubscribe, Vacate
+from rlinf_scheduler.queueing.wanted import NO_LIMITS
 from simulator.ledger import Ledger
 from simulator.producer_oracle import ProducerOracle
 from simulator.queue_oracle import Asked

@@ -17,11 +17,14 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import LeaseExpired
-from rlinf_scheduler.queueing import ChannelState, Deliver, Item, Limits, OperationOver
 from rlinf_scheduler.queueing.dead_letters import DeadLetters
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
-from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put
+from rlinf_scheduler.queueing.messages import Deliver, EndQueue, Get, Lose, Put
+from rlinf_scheduler.queueing.policy import OperationOver
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.wanted import Limits
 from simulator import Machines
 from simulator.host import Host
 from simulator.network import Network

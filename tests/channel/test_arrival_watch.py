@@ -7,7 +7,7 @@ import pytest
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.queueing import Item
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.messages import Get, Put
 from served import DrivenRuntime, served
 

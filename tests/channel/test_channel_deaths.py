@@ -19,7 +19,7 @@ from rlinf_scheduler.channel import (
 )
 from rlinf_scheduler.channel.features import ends
 from rlinf_scheduler.errors import ChannelLost, ChannelUnanswered
-from rlinf_scheduler.queueing import ChannelStats
+from rlinf_scheduler.queueing.stats import ChannelStats
 
 DEADLINE_S = 30.0
 

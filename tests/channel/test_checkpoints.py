@@ -24,8 +24,8 @@ from rlinf_scheduler.errors import (
     CodecError,
     LeaseExpired,
 )
-from rlinf_scheduler.queueing import QueueSurvey
 from rlinf_scheduler.queueing.leases import Lapse
+from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.session import current_session
 from scarce_threads import refuse_thread
 from waits import wait_until

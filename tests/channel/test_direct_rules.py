@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from rlinf_scheduler.channel.clients import DirectOperations
-from rlinf_scheduler.queueing import (
-    Accept,
-    ChannelState,
-    Deliver,
-    Item,
-    QueueSurvey,
-    Reason,
-    Refuse,
-)
-from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Accept, Deliver, Get, Put, Reason, Refuse
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.surveying import QueueSurvey
 
 Q = "default"
 

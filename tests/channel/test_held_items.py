@@ -39,7 +39,9 @@ from rlinf_scheduler.errors import (
     ItemsLost,
     PeerDied,
 )
-from rlinf_scheduler.queueing import Deliver, Item, Limits, Refuse
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Deliver, Refuse
+from rlinf_scheduler.queueing.wanted import Limits
 from served import DrivenRuntime, served
 from waits import wait_until
 

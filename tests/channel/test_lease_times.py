@@ -11,7 +11,7 @@ from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_operation import LeaseOperation, LeaseRenewal
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.queueing import Item
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import Extend, LeaseTerms, OnLease, Settle, StartClock
 from rlinf_scheduler.queueing.stats import depths_of
 from served import DrivenRuntime, served

@@ -5,8 +5,9 @@ from rlinf_scheduler.channel.clients import MAX_USES, KnownClient, Users
 from rlinf_scheduler.channel.features.explain import MAX_LEFT, MAX_SHOWN, ExplainFeature
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
-from rlinf_scheduler.queueing import ChannelState, Item
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.surveying import NUM_IN_USE
 
 NAMES = {"p": "rollout:0", "g": "actor:0"}

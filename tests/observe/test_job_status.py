@@ -17,7 +17,7 @@ from rlinf_scheduler.observe.process_stats import (
 from rlinf_scheduler.observe.status import JobStatus
 from rlinf_scheduler.observe.summing_up import JobFacts, JobStats, LostRank, status_of
 from rlinf_scheduler.planning import Topology
-from rlinf_scheduler.queueing import ChannelStats, ChannelUser
+from rlinf_scheduler.queueing.stats import ChannelStats, ChannelUser
 
 NODES = Topology.parse("2x2").nodes
 

@@ -29,7 +29,7 @@ from rlinf_scheduler.observe.process_stats import (
     TurnNote,
 )
 from rlinf_scheduler.observe.why import why_of, why_of_several
-from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueStats, QueueUser, Waiting
+from rlinf_scheduler.queueing.stats import ChannelStats, QueueDepth, QueueStats, QueueUser, Waiting
 
 REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/me/main.py", 9, "generate"))
 

@@ -2,8 +2,10 @@
 
 import msgspec
 
-from rlinf_scheduler.queueing import ChannelData, OperationOver, SubscriptionName
 from rlinf_scheduler.queueing.dead_letters import DeadLetters
+from rlinf_scheduler.queueing.item import SubscriptionName
+from rlinf_scheduler.queueing.policies import ChannelData
+from rlinf_scheduler.queueing.policy import OperationOver
 from rlinf_scheduler.queueing.stats import counts_of, depth_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from rlinf_scheduler.queueing import Limits
+from rlinf_scheduler.queueing.wanted import Limits
 
 
 @dataclass(eq=False)

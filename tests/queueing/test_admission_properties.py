@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from effort import tries
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, QueueSurvey, Reason, Refuse
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle, StartClock, StopClock
-from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.messages import Accept, Deliver, Fill, Get, Lose, Put, Reason, Refuse, Withdraw
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.queueing.version_gate import OnSlot
 from rlinf_scheduler.queueing.versions import AskForSlot, SetVersion
+from rlinf_scheduler.queueing.wanted import Limits
 
 MAKERS = st.sampled_from(["maker0", "maker1"])
 TAKERS = st.sampled_from(["trainer", "other"])

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, Reason, Refuse
 from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
-from rlinf_scheduler.queueing.messages import Close, EndQueue, Fill, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.messages import (
+    Accept,
+    Close,
+    Deliver,
+    EndQueue,
+    Fill,
+    Get,
+    Lose,
+    Put,
+    Reason,
+    Refuse,
+    Withdraw,
+)
 from rlinf_scheduler.queueing.sharding import ShardPlan, WantedPart
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.versions import AskForSlot, HoldSlot, LetGoOfSlot, SetVersion
+from rlinf_scheduler.queueing.wanted import Limits
 
 
 class Queue:

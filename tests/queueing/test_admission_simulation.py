@@ -8,10 +8,13 @@ from random import Random
 
 import pytest
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, QueueSurvey
-from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Accept, Deliver, Get, Put
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.queueing.version_gate import OnSlot
 from rlinf_scheduler.queueing.versions import AskForSlot, SetVersion
+from rlinf_scheduler.queueing.wanted import Limits
 
 NUM_ITEMS = 100_000
 NUM_MAKERS = 96

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Reason, Refuse
-from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Accept, Deliver, Fill, Get, Lose, Put, Reason, Refuse, Withdraw
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 
 

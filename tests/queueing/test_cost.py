@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from rlinf_scheduler.queueing import checked_table, sampled
-from rlinf_scheduler.queueing.balance import by_table
+from rlinf_scheduler.queueing.balance import by_table, checked_table, sampled
 
 
 def test_between_points_and_beyond_them_it_is_on_a_line():

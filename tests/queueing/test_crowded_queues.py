@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_steps import lines_run
-from rlinf_scheduler.queueing import Accept, ChannelState, Item
-from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Accept, EndQueue, Get, Put
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.tally import RoomLine
 
 

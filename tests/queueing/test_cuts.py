@@ -7,9 +7,12 @@ import random
 import pytest
 from channel_sums import restore
 
-from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Item, merged
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.snapshot import merged
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.wanted import NO_LIMITS
 
 NUM_ITEMS = 6
 NAME = "default"

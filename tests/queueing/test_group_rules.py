@@ -7,11 +7,14 @@ from time import process_time
 import pytest
 
 from effort import case, tries
-from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Deliver, Item, QueueSurvey, Reason, Refuse
-from rlinf_scheduler.queueing.messages import EndQueue, Flush, Get, Put, Withdraw
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Deliver, EndQueue, Flush, Get, Put, Reason, Refuse, Withdraw
 from rlinf_scheduler.queueing.out_of_turn import MIN_STALE, GroupIndex
 from rlinf_scheduler.queueing.out_of_turn import MIN_STALE as STALE_GROUPS
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.surveying import QueueSurvey
+from rlinf_scheduler.queueing.wanted import NO_LIMITS
 
 Q = "default"
 

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from effort import tries
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, Refuse
 from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, Settle, StartClock, StopClock
-from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.messages import Accept, Deliver, EndQueue, Get, Lose, Put, Refuse, Withdraw
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.wanted import Limits
 
 CLIENTS = st.sampled_from(["a", "b"])
 QUEUES = st.sampled_from(["default", "other"])

@@ -7,23 +7,29 @@ from time import process_time
 import pytest
 from channel_sums import is_over, restore
 
-from rlinf_scheduler.queueing import (
-    NO_LIMITS,
+from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.leases import Extend, Lapse, Leases, LeaseTerms, Settle, StartClock, StopClock
+from rlinf_scheduler.queueing.messages import (
     Accept,
-    ChannelState,
+    Close,
     Deliver,
-    Item,
-    Limits,
-    QueueSurvey,
+    EndQueue,
+    Get,
+    Lose,
+    Put,
     Reason,
     Refuse,
+    Resend,
+    Retract,
     Ripen,
+    Withdraw,
 )
-from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
-from rlinf_scheduler.queueing.leases import Extend, Lapse, Leases, LeaseTerms, Settle, StartClock, StopClock
-from rlinf_scheduler.queueing.messages import Close, EndQueue, Get, Lose, Put, Resend, Retract, Withdraw
 from rlinf_scheduler.queueing.sharding import DonePart, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.surveying import QueueSurvey
+from rlinf_scheduler.queueing.wanted import NO_LIMITS, Limits
 
 Q = "default"
 TERMS = LeaseTerms(60.0, "consumer")

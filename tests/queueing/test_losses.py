@@ -3,24 +3,27 @@
 import pytest
 from channel_sums import restore
 
-from rlinf_scheduler.queueing import (
+from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.item import Item, SubscriptionName
+from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
+from rlinf_scheduler.queueing.messages import (
     Accept,
     Bury,
-    ChannelState,
     Deliver,
-    Item,
-    Limits,
-    QueueSurvey,
+    EndQueue,
+    Get,
+    Lose,
+    Put,
     Reason,
     Refuse,
-    SubscriptionName,
+    Resend,
 )
-from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
-from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
-from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put, Resend
 from rlinf_scheduler.queueing.sharding import ShardPlan, WantedPart
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.queueing.taps import Subscribe
+from rlinf_scheduler.queueing.wanted import Limits
 
 TERMS = LeaseTerms(60.0, "actor:0")
 

@@ -1,7 +1,9 @@
 """What becomes of an item that alone is more than a batch is to be."""
 
-from rlinf_scheduler.queueing import ChannelState, Item, Limits, Reason
-from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Get, Put, Reason
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.wanted import Limits
 
 Q = "default"
 

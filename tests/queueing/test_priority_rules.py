@@ -5,10 +5,12 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.queueing import ChannelState, Deliver, Item, WeightedFifo
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.lanes import LanedFifo
-from rlinf_scheduler.queueing.messages import Flush, Get, Put
+from rlinf_scheduler.queueing.messages import Deliver, Flush, Get, Put
+from rlinf_scheduler.queueing.order import WeightedFifo
 from rlinf_scheduler.queueing.out_of_turn import QueueClock
+from rlinf_scheduler.queueing.state import ChannelState
 
 Q = "default"
 

@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from rlinf_scheduler.queueing import Producers
+from rlinf_scheduler.queueing.producers import Producers
 
 
 def test_it_is_over_when_all_have_said_that_they_are_done():

@@ -11,31 +11,29 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from naive_channel import NaiveChannel
 
 from effort import tries
-from rlinf_scheduler.queueing import (
-    Accept,
-    ChannelState,
-    Deliver,
-    Grant,
-    Item,
-    Limits,
-    QueueSurvey,
-    Refuse,
-    Ripen,
-)
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.messages import (
+    Accept,
     Arrive,
     Close,
+    Deliver,
     EndAll,
     EndQueue,
     Fill,
     Flush,
     Get,
+    Grant,
     Linger,
     Lose,
     Put,
+    Refuse,
+    Ripen,
     Withdraw,
 )
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.surveying import QueueSurvey
+from rlinf_scheduler.queueing.wanted import Limits
 
 CLIENTS = st.sampled_from(["a", "b", "c"])
 QUEUES = st.sampled_from(["default", "other"])

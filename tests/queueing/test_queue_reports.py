@@ -5,25 +5,22 @@ from time import process_time
 
 import pytest
 
-from rlinf_scheduler.queueing import (
-    ChannelState,
-    Item,
-    Limits,
+from rlinf_scheduler.queueing.item import Item, SubscriptionName
+from rlinf_scheduler.queueing.leases import Leases, LeaseTerms
+from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.stats import (
     QueueDepth,
     QueueStats,
-    QueueSurvey,
-    SubscriptionName,
-    SurveyContext,
     Waiting,
+    counts_of,
     decode_rows,
     encode_rows,
 )
-from rlinf_scheduler.queueing.leases import Leases, LeaseTerms
-from rlinf_scheduler.queueing.messages import Get, Put
-from rlinf_scheduler.queueing.stats import counts_of
-from rlinf_scheduler.queueing.surveying import NUM_LARGEST, NUM_QUEUES
+from rlinf_scheduler.queueing.surveying import NUM_LARGEST, NUM_QUEUES, QueueSurvey, SurveyContext
 from rlinf_scheduler.queueing.taps import Subscribe
 from rlinf_scheduler.queueing.versions import AskForSlot
+from rlinf_scheduler.queueing.wanted import Limits
 
 
 def state_at(now, **options):

@@ -8,23 +8,28 @@ from time import process_time
 import pytest
 
 from rlinf_scheduler.channel.features.ends import on_the_way
-from rlinf_scheduler.queueing import (
-    NO_LIMITS,
+from rlinf_scheduler.queueing.item import Item, check_batch_weight, check_maxsize, check_weight
+from rlinf_scheduler.queueing.messages import (
     Accept,
-    ChannelState,
+    Arrive,
+    Close,
     Deliver,
+    EndQueue,
+    Fill,
+    Get,
     Grant,
-    Item,
-    QueueSurvey,
+    Lose,
+    Put,
     Reason,
     Refuse,
-    WeightedFifo,
-    check_batch_weight,
-    check_maxsize,
-    check_weight,
+    Retract,
+    Withdraw,
 )
-from rlinf_scheduler.queueing.messages import Arrive, Close, EndQueue, Fill, Get, Lose, Put, Retract, Withdraw
+from rlinf_scheduler.queueing.order import WeightedFifo
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.surveying import QueueSurvey
+from rlinf_scheduler.queueing.wanted import NO_LIMITS
 
 Q = "default"
 

@@ -7,9 +7,12 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.queueing import ChannelState, Item, Limits, Ripen, ServerStreams, Stream
-from rlinf_scheduler.queueing.messages import Get, Linger, Put
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Get, Linger, Put, Ripen
 from rlinf_scheduler.queueing.snapshot import ripening
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.streams import ServerStreams, Stream
+from rlinf_scheduler.queueing.wanted import Limits
 
 
 def test_a_batch_that_waits_for_more_is_known_to_a_shell_that_takes_the_state_over():

@@ -6,10 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Deliver, Item, OperationOver, SubscriptionName
+from rlinf_scheduler.queueing.item import Item, SubscriptionName
 from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
-from rlinf_scheduler.queueing.messages import EndQueue, Fill, Flush, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.messages import Deliver, EndQueue, Fill, Flush, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.policy import OperationOver
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.taps import Subscribe
+from rlinf_scheduler.queueing.wanted import NO_LIMITS
 
 QUEUES = st.sampled_from(["a", "b"])
 CLIENTS = st.sampled_from(["p", "q"])

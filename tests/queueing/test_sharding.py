@@ -5,10 +5,22 @@ from collections import defaultdict
 
 import pytest
 
-from rlinf_scheduler.queueing import ChannelState, Deliver, Item, QueueSurvey, Reason, Refuse
-from rlinf_scheduler.queueing.messages import EndQueue, Flush, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import (
+    Deliver,
+    EndQueue,
+    Flush,
+    Get,
+    Lose,
+    Put,
+    Reason,
+    Refuse,
+    Withdraw,
+)
 from rlinf_scheduler.queueing.sharding import MAX_AHEAD, POLICIES, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.surveying import QueueSurvey
 
 Q = "default"
 

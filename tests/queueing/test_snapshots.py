@@ -13,29 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.queueing import (
-    Accept,
-    Bury,
-    ChannelState,
-    Deliver,
-    Item,
-    Limits,
-    Producers,
-    QueueSurvey,
-    Refuse,
-    Snapshot,
-    SubscriptionName,
-    SurveyContext,
-    merged,
-)
 from rlinf_scheduler.queueing.contents import Contents
 from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.homes import Homes
+from rlinf_scheduler.queueing.item import Item, SubscriptionName
 from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import (
+    Accept,
     Arrive,
+    Bury,
     Close,
+    Deliver,
     EndAll,
     EndQueue,
     Fill,
@@ -44,19 +33,24 @@ from rlinf_scheduler.queueing.messages import (
     Linger,
     Lose,
     Put,
+    Refuse,
     Resend,
     Withdraw,
 )
 from rlinf_scheduler.queueing.order import WeightedFifo
 from rlinf_scheduler.queueing.out_of_turn import RankedItems
+from rlinf_scheduler.queueing.producers import Producers
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.sharding import DonePart, Part, PartGetter, ShardPlan, WantedPart
-from rlinf_scheduler.queueing.snapshot import ripening
+from rlinf_scheduler.queueing.snapshot import Snapshot, merged, ripening
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.surveying import QueueSurvey, SurveyContext
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapQueue, Taps, Unsubscribe, Vacate
 from rlinf_scheduler.queueing.version_gate import VersionGate
 from rlinf_scheduler.queueing.versions import AskForSlot, SetVersion, VersionedQueues
+from rlinf_scheduler.queueing.wanted import Limits
 
 CLIENTS = st.sampled_from(["a", "b"])
 TAP = SubscriptionName("tap")

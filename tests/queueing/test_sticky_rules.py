@@ -4,10 +4,11 @@ from itertools import count
 
 from channel_sums import restore
 
-from rlinf_scheduler.queueing import ChannelState, Deliver, Item
 from rlinf_scheduler.queueing.homes import PASSED_OVER_S
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import LeaseTerms, Settle
-from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.messages import Deliver, Get, Put
+from rlinf_scheduler.queueing.state import ChannelState
 
 Q = "default"
 _tickets = count().__next__

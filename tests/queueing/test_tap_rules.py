@@ -5,24 +5,30 @@ from __future__ import annotations
 import pytest
 from channel_sums import is_over, restore
 
-from rlinf_scheduler.queueing import (
+from rlinf_scheduler.queueing.dead_letters import DeadLetters
+from rlinf_scheduler.queueing.item import Item, SubscriptionName
+from rlinf_scheduler.queueing.leases import LeaseTerms, Settle
+from rlinf_scheduler.queueing.messages import (
     Accept,
-    ChannelState,
+    Close,
     Deliver,
+    EndAll,
+    EndQueue,
+    Fill,
+    Flush,
+    Get,
     Grant,
-    Item,
-    Limits,
-    QueueSurvey,
+    Lose,
+    Put,
     Reason,
     Refuse,
-    SubscriptionName,
-    SurveyContext,
+    Withdraw,
 )
-from rlinf_scheduler.queueing.dead_letters import DeadLetters
-from rlinf_scheduler.queueing.leases import LeaseTerms, Settle
-from rlinf_scheduler.queueing.messages import Close, EndAll, EndQueue, Fill, Flush, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.surveying import QueueSurvey, SurveyContext
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, Taps, TapTerms, Unsubscribe, Vacate
+from rlinf_scheduler.queueing.wanted import Limits
 
 Q = "default"
 LOG = SubscriptionName("log")

@@ -11,9 +11,10 @@ from msgspec.structs import replace as changed
 from product_mutants import Mutant
 
 from rlinf_scheduler.channel.features import checkpoints
-from rlinf_scheduler.queueing import ChannelState, Snapshot, as_name, merged
+from rlinf_scheduler.queueing.item import as_name
 from rlinf_scheduler.queueing.sharding import Shardings, ShardState
-from rlinf_scheduler.queueing.snapshot import Taker
+from rlinf_scheduler.queueing.snapshot import Snapshot, Taker, merged
+from rlinf_scheduler.queueing.state import ChannelState
 from simulator import Machines
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from rlinf_scheduler.devices.open_buckets import OpenBuckets
 from rlinf_scheduler.devices.pool import BucketPool
-from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.messages import Lose
+from rlinf_scheduler.queueing.state import ChannelState
 from simulator import Machines
 
 

@@ -14,7 +14,8 @@ from rlinf_scheduler.channel.durable import DurableChannel
 from rlinf_scheduler.channel.journal import Journal
 from rlinf_scheduler.channel.journaled import WriteAheadRuntime
 from rlinf_scheduler.channel.reconnecting_transport import ReconnectingTransport
-from rlinf_scheduler.queueing import ChannelState, Resumption, ServerStreams, Stream
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
 
 
 def _nothing(_whole):

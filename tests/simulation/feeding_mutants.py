@@ -6,14 +6,16 @@ from dataclasses import replace
 
 from msgspec.structs import replace as replace_struct
 
-from rlinf_scheduler.queueing import ChannelState, Producers, WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.messages import EndQueue
+from rlinf_scheduler.queueing.order import WeightedFifo
 from rlinf_scheduler.queueing.out_of_turn import GroupIndex, QueueClock, RankedItems
 from rlinf_scheduler.queueing.policies import POLICIES
+from rlinf_scheduler.queueing.producers import Producers
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.sharding import Shardings, ShardingState
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.wanted import Wanted
 from simulator import Machines
 

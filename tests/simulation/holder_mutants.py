@@ -8,9 +8,9 @@ from feeding_mutants import with_queue
 from product_mutants import Mutant
 
 from rlinf_scheduler.channel.node_holder import HeldItemTable
-from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.order import WeightedFifo
 from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.state import ChannelState
 from simulator import Machines
 
 

@@ -35,9 +35,9 @@ from tap_mutants import TAP_MUTANTS
 from weights_mutants import WEIGHTS_MUTANTS
 
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
-from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.state import ChannelState
 from simulator import Machines, Report, Script, draw_script, run_script
 from simulator.admission import AdmissionPart
 from simulator.cluster import Part

@@ -6,8 +6,8 @@ from product_mutants import Mutant
 
 from rlinf_scheduler.channel import client, clients
 from rlinf_scheduler.channel.clients import DirectOperations
-from rlinf_scheduler.queueing import Accept, Reason, Refuse
 from rlinf_scheduler.queueing.client import ClientState, SendOutcomeQuery, SendWithdraw
+from rlinf_scheduler.queueing.messages import Accept, Reason, Refuse
 
 
 class IgnoresWhatStandsBefore(DirectOperations):

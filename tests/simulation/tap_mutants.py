@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from feeding_mutants import with_policy, with_queue, with_queues
 
-from rlinf_scheduler.queueing import OperationOver
 from rlinf_scheduler.queueing.operations import Getter
+from rlinf_scheduler.queueing.policy import OperationOver
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.taps import GiveUpTap, TapQueue, Taps

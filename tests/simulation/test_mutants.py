@@ -10,7 +10,7 @@ import pytest
 from mutant_seeds import FIND_ANEW, HERE, WITHIN_SEEDS, first_broken, is_called, known_seeds
 from mutants import MUTANTS, BrokenMachine
 
-from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.state import ChannelState
 from simulator import Machines, shrink, simulate, tell
 from simulator.run import PRODUCT
 

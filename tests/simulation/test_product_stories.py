@@ -11,7 +11,7 @@ import pytest
 from effort import tries
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.state import ChannelState
 from simulator import Machines, draw_script
 from simulator.mailbox import MailboxPart
 from simulator.run import PRODUCT, run_script, simulate

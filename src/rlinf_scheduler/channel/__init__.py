@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     )
     from rlinf_scheduler.channel.starting import StartChannel, Starter
     from rlinf_scheduler.channel.subscription import Subscription
-    from rlinf_scheduler.queueing import ChannelStats, ChannelUser, QueueDepth, Waiting
+    from rlinf_scheduler.queueing.stats import ChannelStats, ChannelUser, QueueDepth, Waiting
 
 __all__ = [
     "SAVE_TIMEOUT_S",

@@ -35,7 +35,8 @@ from rlinf_scheduler.errors import (
     SchedulerError,
 )
 from rlinf_scheduler.keywords import called_directly
-from rlinf_scheduler.queueing import GroupName, QueueName
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.out_of_turn import GroupName
 from rlinf_scheduler.session import current_session
 
 if TYPE_CHECKING:

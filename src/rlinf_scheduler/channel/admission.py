@@ -19,7 +19,8 @@ from rlinf_scheduler.channel.slot import AdmitOperation, Slot
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.errors import ChannelArgumentError, SchedulerError, VersionTooEarly
-from rlinf_scheduler.queueing import QueueName, Reason
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.messages import Reason
 from rlinf_scheduler.queueing.versions import SetVersion
 
 

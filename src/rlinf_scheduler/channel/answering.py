@@ -26,7 +26,7 @@ from rlinf_scheduler.comm.shm.payloads import WAIT_S
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError
 from rlinf_scheduler.observe.timekeeping import REPLY, TIMES
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.session import current_session
 
 

@@ -9,11 +9,8 @@ import msgspec
 
 from rlinf_scheduler.checks import FOREVER_S, is_encodable, is_seconds
 from rlinf_scheduler.errors import ChannelArgumentError
-from rlinf_scheduler.queueing import (
-    GroupName,
-    QueueName,
-    check_weight,
-)
+from rlinf_scheduler.queueing.item import QueueName, check_weight
+from rlinf_scheduler.queueing.out_of_turn import GroupName
 
 DEFAULT_QUEUE = "default"
 # The largest integer that travels as one.

@@ -46,7 +46,8 @@ from rlinf_scheduler.errors import (
     SharedMemoryUnreadable,
 )
 from rlinf_scheduler.keywords import called_directly
-from rlinf_scheduler.queueing import GroupName, QueueName
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.out_of_turn import GroupName
 from rlinf_scheduler.session import Session, current_session
 
 _next_number = itertools.count(1).__next__

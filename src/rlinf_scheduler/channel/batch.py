@@ -11,7 +11,9 @@ from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import BatchUndecodable, CodecError
-from rlinf_scheduler.queueing import GroupName, Limits, QueueName
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.out_of_turn import GroupName
+from rlinf_scheduler.queueing.wanted import Limits
 from rlinf_scheduler.wording import counted
 
 

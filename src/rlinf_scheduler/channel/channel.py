@@ -61,7 +61,7 @@ from rlinf_scheduler.errors import (
     PeerNotFound,
 )
 from rlinf_scheduler.keywords import explains_calls
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.session import Session, SideBySide, current_session
 from rlinf_scheduler.wording import did_you_mean, list_names
 

@@ -26,7 +26,9 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CheckpointError
-from rlinf_scheduler.queueing import ChannelData, ProducerPlaces, as_name
+from rlinf_scheduler.queueing.item import as_name
+from rlinf_scheduler.queueing.policies import ChannelData
+from rlinf_scheduler.queueing.producers import ProducerPlaces
 
 # What a folder's files are called: the one that counts, and the ending of those that it names.
 INDEX = "checkpoint"

@@ -31,16 +31,16 @@ from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import ChannelError, ChannelLost
-from rlinf_scheduler.queueing import (
+from rlinf_scheduler.queueing.client import (
     ClientInstruction,
     ClientState,
     End,
     Ending,
-    Reason,
     Send,
     SendItem,
     SendOutcomeQuery,
 )
+from rlinf_scheduler.queueing.messages import Reason
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
 

@@ -21,17 +21,11 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.observe.timekeeping import TIMES
-from rlinf_scheduler.queueing import (
-    Accept,
-    ChannelState,
-    Deliver,
-    Instruction,
-    QueueName,
-    QueueUser,
-    Reason,
-    Refuse,
-    UsersByQueue,
-)
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.messages import Accept, Deliver, Instruction, Reason, Refuse
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.stats import QueueUser
+from rlinf_scheduler.queueing.surveying import UsersByQueue
 
 # A client that cannot open shared memory for a moment gets bytes for so long, and longer each time.
 MIN_PAUSE_S = 1.0

@@ -24,7 +24,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import ChannelLost
-from rlinf_scheduler.queueing import ChannelStats
+from rlinf_scheduler.queueing.stats import ChannelStats
 from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)

@@ -34,15 +34,9 @@ from rlinf_scheduler.errors import (
     SchedulerError,
     SharedMemoryUnreadable,
 )
-from rlinf_scheduler.queueing import (
-    ChannelStats,
-    ChannelUser,
-    Ending,
-    QueueDepth,
-    QueueName,
-    QueueStats,
-    decode_rows,
-)
+from rlinf_scheduler.queueing.client import Ending
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.stats import ChannelStats, ChannelUser, QueueDepth, QueueStats, decode_rows
 from rlinf_scheduler.wording import counted, counted_about, size_text
 
 # So many items are in what `str` makes of a channel, and no more bytes than these are looked at for that.

@@ -18,7 +18,10 @@ from rlinf_scheduler.channel.journal import FramesOnDisk
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import JOIN_BYTES, Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.queueing import ChannelData, Item, ProducerPlaces, Snapshot, with_rest
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.policies import ChannelData
+from rlinf_scheduler.queueing.producers import ProducerPlaces
+from rlinf_scheduler.queueing.snapshot import Snapshot, with_rest
 
 # So many frames are looked at together, whether they are small.
 JOINED = 100

@@ -40,7 +40,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.errors import CommError
-from rlinf_scheduler.queueing import ServerStreams
+from rlinf_scheduler.queueing.streams import ServerStreams
 
 logger = Reporter(__name__)
 

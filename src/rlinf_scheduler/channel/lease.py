@@ -24,7 +24,7 @@ from rlinf_scheduler.comm.promise import ConsumedFlag
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError, LeaseExpired
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.queueing.leases import Extend, LeaseTerms, OnLease, Settle
 from rlinf_scheduler.session import current_session
 

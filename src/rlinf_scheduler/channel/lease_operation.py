@@ -22,9 +22,10 @@ from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelError, LeaseExpired, SchedulerError
-from rlinf_scheduler.queueing import QueueName, Reason
 from rlinf_scheduler.queueing.dead_letters import MoveDead
+from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.queueing.leases import Extend, LeaseTerms, OnLease, Settle
+from rlinf_scheduler.queueing.messages import Reason
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.connection import ChannelConnection

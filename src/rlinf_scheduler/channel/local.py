@@ -29,22 +29,23 @@ from rlinf_scheduler.errors import (
     ChannelLost,
     ChannelUnanswered,
 )
-from rlinf_scheduler.queueing import (
+from rlinf_scheduler.queueing.client import Ending
+from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.messages import (
     Accept,
-    ChannelState,
-    ChannelStats,
+    Close,
     Deliver,
-    Ending,
+    EndQueue,
+    Flush,
     Instruction,
-    Item,
-    QueueName,
+    Linger,
     Reason,
     Refuse,
     Ripen,
-    counts_of,
-    depths_of,
+    Withdraw,
 )
-from rlinf_scheduler.queueing.messages import Close, EndQueue, Flush, Linger, Withdraw
+from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.stats import ChannelStats, counts_of, depths_of
 from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.wording import counted
 

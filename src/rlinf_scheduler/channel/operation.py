@@ -11,7 +11,8 @@ from rlinf_scheduler.channel import wire
 from rlinf_scheduler.comm.operation import Operation, OperationPromise
 from rlinf_scheduler.comm.promise import NOWHERE, Promise
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
-from rlinf_scheduler.queueing import GroupName, QueueName
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.out_of_turn import GroupName
 from rlinf_scheduler.wording import number_text
 
 if TYPE_CHECKING:

@@ -17,7 +17,10 @@ from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CodecError
 from rlinf_scheduler.observe.timekeeping import TIMES
-from rlinf_scheduler.queueing import NOTHING, ChannelState, Deliver, Item, marks_tell
+from rlinf_scheduler.queueing.item import Item, marks_tell
+from rlinf_scheduler.queueing.messages import Deliver
+from rlinf_scheduler.queueing.queue import NOTHING
+from rlinf_scheduler.queueing.state import ChannelState
 
 # A peak is more than so many bytes; it is over when a quarter of it is left. What is left of one is looked after until
 # it is small.

@@ -30,7 +30,7 @@ from rlinf_scheduler.comm.peer import Reply, Request, decode_head
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import ChannelLost, CommError, CommTimeout, NotServed, PeerDied, PeerNotFound
-from rlinf_scheduler.queueing import Stream
+from rlinf_scheduler.queueing.streams import Stream
 
 logger = Reporter(__name__)
 

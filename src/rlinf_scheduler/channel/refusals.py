@@ -26,7 +26,9 @@ from rlinf_scheduler.errors import (
     SchedulerError,
     SlotExpired,
 )
-from rlinf_scheduler.queueing import Ending, QueueName, Reason
+from rlinf_scheduler.queueing.client import Ending
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.messages import Reason
 
 NO_ANSWER = "the channel's server does not answer"
 

@@ -14,7 +14,9 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CommTimeout
-from rlinf_scheduler.queueing import ChannelState, Instruction, Item
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import Instruction
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.wording import counted
 
 logger = Reporter(__name__)

@@ -25,8 +25,18 @@ from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime, timer
-from rlinf_scheduler.queueing import Accept, Deliver, Grant, Instruction, Item, Refuse, Ripen
-from rlinf_scheduler.queueing.messages import Arrive, Linger, Lose
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import (
+    Accept,
+    Arrive,
+    Deliver,
+    Grant,
+    Instruction,
+    Linger,
+    Lose,
+    Refuse,
+    Ripen,
+)
 from rlinf_scheduler.rooms import of_room
 
 logger = Reporter(__name__)

@@ -14,7 +14,8 @@ from rlinf_scheduler.channel.batches import checked_batch_weight
 from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExpired
 from rlinf_scheduler.keywords import called_directly, explains_calls
-from rlinf_scheduler.queueing import Point, QueueName, check_weight, checked_table, sampled
+from rlinf_scheduler.queueing.balance import Point, checked_table, sampled
+from rlinf_scheduler.queueing.item import QueueName, check_weight
 from rlinf_scheduler.queueing.sharding import DonePart, ShardPlan, WantedPart
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]

@@ -37,7 +37,7 @@ from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import SLICE_S, Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.observe.timekeeping import TIMES
-from rlinf_scheduler.queueing import Ending
+from rlinf_scheduler.queueing.client import Ending
 
 # The first operations of a thread go the usual way: it may not stay.
 MIN_OPERATIONS = 4

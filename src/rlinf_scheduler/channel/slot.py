@@ -17,7 +17,7 @@ from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import SchedulerError
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.queueing.version_gate import OnSlot
 from rlinf_scheduler.queueing.versions import AskForSlot, HoldSlot, LetGoOfSlot
 from rlinf_scheduler.session import current_session

@@ -25,7 +25,8 @@ from rlinf_scheduler.comm.directory import AWAITED, Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.shm.ledger import memory_bytes
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelExists, ChannelNotFound
-from rlinf_scheduler.queueing import ChannelState, check_maxsize
+from rlinf_scheduler.queueing.item import check_maxsize
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.rooms import check_room
 from rlinf_scheduler.session import Session
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import msgspec
 
-from rlinf_scheduler.queueing import as_name as as_name
+from rlinf_scheduler.queueing.item import as_name as as_name
 from rlinf_scheduler.queueing.messages import Fill as Fill
 from rlinf_scheduler.queueing.messages import Get as Get
 from rlinf_scheduler.queueing.messages import Gets as Gets

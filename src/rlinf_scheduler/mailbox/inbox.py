@@ -30,8 +30,19 @@ from rlinf_scheduler.mailbox.records import (
     Read,
     TensorType,
 )
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Item
-from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.messages import (
+    Accept,
+    Deliver,
+    Fill,
+    Get,
+    Grant,
+    Instruction,
+    Lose,
+    Put,
+    Withdraw,
+)
+from rlinf_scheduler.queueing.state import ChannelState
 
 # Says why an item is not what a recv wants; None if it is.
 Check = Callable[[TensorType | None], CommError | None]

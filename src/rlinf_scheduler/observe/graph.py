@@ -26,7 +26,7 @@ from rlinf_scheduler.comm.waits import (
 )
 from rlinf_scheduler.observe.process_stats import Activity, JobActivity, LinkNote, Silent, Stack
 from rlinf_scheduler.observe.stacks import CALL_THREADS, MAIN
-from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueStats, QueueUser, Waiting
+from rlinf_scheduler.queueing.stats import ChannelStats, QueueDepth, QueueStats, QueueUser, Waiting
 from rlinf_scheduler.wording import counted, name_list, nearest_name, size_text
 
 # Of many names, so many are written out.

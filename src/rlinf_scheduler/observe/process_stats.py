@@ -9,7 +9,7 @@ import msgspec
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.pull.records import PullStats
 from rlinf_scheduler.comm.waits import Wait
-from rlinf_scheduler.queueing import ChannelStats
+from rlinf_scheduler.queueing.stats import ChannelStats
 
 # States of a rank.
 RUNNING, IDLE_RANK, WAITING, UNRESPONSIVE, LOST, STARTING = (

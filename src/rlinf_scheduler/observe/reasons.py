@@ -13,7 +13,7 @@ from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import CommError, ResultTimeout, WaitTimeout
 from rlinf_scheduler.observe.levels import Level
-from rlinf_scheduler.queueing import ChannelStats, Waiting
+from rlinf_scheduler.queueing.stats import ChannelStats, Waiting
 from rlinf_scheduler.session import Session
 
 # Shorter waits are mostly polls: nobody is asked because of them.
@@ -156,7 +156,7 @@ def tell_stall(session: Session, stall: Stall) -> None:
 class WaitersOfChannel:
     """Which operations on a channel wait for too long: each is told, and again when it has taken twice as long.
 
-    >>> from rlinf_scheduler.queueing import QueueDepth, QueueStats
+    >>> from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats
     >>> queue = QueueStats(QueueDepth("default"), waiting=(Waiting("actor:0", "get", 12.0),))
     >>> channel = ChannelStats(name="c", shown=(queue,))
     >>> watch = WaitersOfChannel(10.0)

@@ -46,7 +46,7 @@ from rlinf_scheduler.observe.status import (
     WeightsStatus,
 )
 from rlinf_scheduler.planning import Node
-from rlinf_scheduler.queueing import ChannelStats, ChannelUser
+from rlinf_scheduler.queueing.stats import ChannelStats, ChannelUser
 from rlinf_scheduler.wording import counted, seconds_text, size_text
 
 INFO, WARNING, ERROR = "info", "warning", "error"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout, RouteError
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.routing.rows import count_rows, merge_rows, split_rows
 
 if TYPE_CHECKING:  # each is loaded by those who use it only

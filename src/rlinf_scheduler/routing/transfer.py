@@ -12,7 +12,7 @@ from rlinf_scheduler.comm.gathering import Gathered
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.errors import CommError, PeerNotFound, RouteError
 from rlinf_scheduler.mailbox.mailing import joined
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.routing.plan import Route, RowBlock
 from rlinf_scheduler.routing.rows import count_rows, merge_rows, split_rows
 from rlinf_scheduler.session import Session

@@ -13,8 +13,8 @@ from rlinf_scheduler.channel.features.shortcuts import ShortcutsFeature
 from rlinf_scheduler.channel.features.successors import ProducersFeature, SubscriptionsFeature
 from rlinf_scheduler.channel.journal_records import LoadedSnapshot, ServerRecord
 from rlinf_scheduler.channel.server import ChannelServer, Features
-from rlinf_scheduler.queueing import Bury
 from rlinf_scheduler.queueing.leases import StartClock, StopClock
+from rlinf_scheduler.queueing.messages import Bury
 from rlinf_scheduler.queueing.snapshot import ripening
 from rlinf_scheduler.queueing.taps import Vacate
 

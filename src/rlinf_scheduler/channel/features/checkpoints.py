@@ -24,14 +24,10 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CheckpointError
-from rlinf_scheduler.queueing import (
-    ChannelData,
-    Item,
-    Producers,
-    Snapshot,
-    marks_tell,
-    merged,
-)
+from rlinf_scheduler.queueing.item import Item, marks_tell
+from rlinf_scheduler.queueing.policies import ChannelData
+from rlinf_scheduler.queueing.producers import Producers
+from rlinf_scheduler.queueing.snapshot import Snapshot, merged
 
 # A first look is kept so long for its second one,
 LOOK_S = 60.0

@@ -26,19 +26,17 @@ from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.process_stats import Activity, ProcessStats
 from rlinf_scheduler.observe.reasons import Stall, WaitersOfChannel, tell_stall
 from rlinf_scheduler.observe.status import MAX_QUEUES
-from rlinf_scheduler.queueing import (
+from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.stats import (
     ChannelStats,
     ChannelUser,
-    Item,
     QueueDepth,
-    QueueName,
     QueueStats,
-    QueueSurvey,
     QueueUser,
-    SurveyContext,
     counts_of,
     encode_rows,
 )
+from rlinf_scheduler.queueing.surveying import QueueSurvey, SurveyContext
 from rlinf_scheduler.session import Session
 
 # So many queues are told of in one step: what they hold; and all that there is to say.

@@ -13,9 +13,10 @@ from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.runtime import timer
-from rlinf_scheduler.queueing import Bury, Item
 from rlinf_scheduler.queueing.dead_letters import NO_LETTER, DeadLetters
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import Lapse, StartClock, StopClock
+from rlinf_scheduler.queueing.messages import Bury
 
 # A clock that rings so much later than it should says more about this process than about a consumer.
 LATE_S = 0.05

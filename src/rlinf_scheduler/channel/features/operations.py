@@ -16,7 +16,8 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
 from rlinf_scheduler.comm.shm.sent_payload import described_bytes
 from rlinf_scheduler.errors import SharedMemoryUnreadable
-from rlinf_scheduler.queueing import Bury, Deliver, Instruction, Item, rounded
+from rlinf_scheduler.queueing.item import Item, rounded
+from rlinf_scheduler.queueing.messages import Bury, Deliver, Instruction
 from rlinf_scheduler.queueing.taps import Vacate
 
 logger = Reporter(__name__)

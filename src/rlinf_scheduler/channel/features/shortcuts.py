@@ -22,7 +22,7 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.rundir import SHORTCUTS_NAME
 from rlinf_scheduler.comm.runtime import Runtime
-from rlinf_scheduler.queueing import Instruction
+from rlinf_scheduler.queueing.messages import Instruction
 
 logger = Reporter(__name__)
 

@@ -13,7 +13,9 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import timer
-from rlinf_scheduler.queueing import OperationOver, ProducerPlaces, Producers, SubscriptionName
+from rlinf_scheduler.queueing.item import SubscriptionName
+from rlinf_scheduler.queueing.policy import OperationOver
+from rlinf_scheduler.queueing.producers import ProducerPlaces, Producers
 from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.queueing.taps import GiveUpTap, Taps, Vacate
 
