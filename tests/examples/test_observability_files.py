@@ -40,7 +40,7 @@ def test_each_metric_has_a_panel_and_each_panel_a_metric(queries):
 
 
 def test_the_page_has_each_metric_with_its_labels():
-    page = (FOLDER.parents[1] / "docs" / "how-to" / "see-a-job.md").read_text()
+    page = (FOLDER.parents[1] / "docs" / "how-to" / "export-metrics.md").read_text()
     rows = re.findall(r"^\| (`rlinf_.*?) \| (.*?) \|", page, re.MULTILINE)
     said = {
         name: tuple(re.findall(r"`(\w+)`", labels))
