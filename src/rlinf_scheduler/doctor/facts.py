@@ -12,8 +12,6 @@ class Software(msgspec.Struct, frozen=True):
 
     Attributes:
         python: such as "3.11.7".
-        ray: of Ray.
-        package: of rlinf-scheduler.
         libraries: by name, of what objects are sent with.
     """
 
@@ -28,8 +26,6 @@ class TokenFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         mode: "token" or "disabled".
-        fingerprint: of the token; "" without one.
-        source: where it lies.
         others_can_read: whether other users of the machine can read it there.
         turned_on_by: the file with which Ray turns authentication on for each Ray that this user starts; "": none.
     """
@@ -46,12 +42,9 @@ class MemoryFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         shm_bytes: how much fits into /dev/shm; None where it is not there.
-        shm_free_bytes: how much of it is free.
         ray_store_bytes: how much of it Ray wants for its objects; None where Ray is not asked.
         memfd_error: why memory without a name cannot be had; "" where it can.
         temporary_folder: Ray's, or this user's.
-        temporary_free_bytes: how much is free there.
-        others_can_write: whether other users can write into it.
     """
 
     shm_bytes: int | None = None
@@ -91,7 +84,6 @@ class AcceleratorFacts(msgspec.Struct, frozen=True):
         mask: the visibility variable's entries that the node was started with; None: no mask.
         uuids: of the devices that the tool lists; None where there is no such tool, or it fails.
         unmatched: entries of the mask that are no device.
-        driver: the driver's version, or "".
     """
 
     vendor: str = ""
@@ -108,17 +100,9 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node_id: Ray's id of it, hex; "" where it is not a node.
-        ip: its address in the cluster.
-        hostname: its own name.
-        is_head: whether the head runs there.
         is_simulated: whether it pretends to have accelerators.
         node_rank: `RLINF_NODE_RANK` as it was started with, as text; "" without.
         own_addresses: what its own name stands for there; empty: nothing.
-        versions: of what its processes run on.
-        token: Ray's authentication.
-        memory: shared memory and temporary files.
-        limits: what the kernel allows.
-        accelerators: what it computes with.
         pull_error: why large objects are not pulled there; "" where they are, or nobody wants that.
     """
 
@@ -147,10 +131,7 @@ class Reach(msgspec.Struct, frozen=True):
     """One try to connect from one node to another.
 
     Attributes:
-        source: Ray's id of the node that tried.
-        target: of the other one.
         ip: where it tried.
-        port: likewise.
         service: what listens there, in words.
         error: why it failed; "" where it did not.
         round_trip_s: how long the other one took to say what time it is; None where it does not say that.
@@ -171,7 +152,6 @@ class HardwareFacts(msgspec.Struct, frozen=True):
     """What a config declares of one node's hardware, looked at from there.
 
     Attributes:
-        node: its name.
         num_pieces: how many were looked at.
         faults: what is not there, and stops a launch.
         notes: what is not there, and is logged at a launch; or why nothing was looked at.
@@ -202,9 +182,6 @@ class ProbedLink(msgspec.Struct, frozen=True):
 
     Attributes:
         source: Ray's id of the node that probed.
-        target: of the other one.
-        speed: what was measured; None where it failed.
-        error: why it failed; "" where it did not.
     """
 
     source: str
@@ -217,8 +194,6 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     """All that was found out.
 
     Attributes:
-        nodes: each that answered.
-        reaches: every try to connect from one to another.
         silent: names of nodes that did not answer, and why.
         joining_error: why this process cannot join the cluster, or what it lacks; "" where it can, or there is none.
         address: the cluster's; "" where none was joined.
@@ -242,7 +217,6 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        check: which check found it.
         node: where, for people; "" where it is the whole cluster's.
         problem: what was found, and what should be there.
         remedy: what to do.

@@ -63,9 +63,7 @@ def gather_facts(
     """The facts of the node that this process runs on.
 
     Args:
-        ip: its address.
         node_id: Ray's id of it; "" where it is no node.
-        is_head: whether it is the head.
         resources: what Ray counted there; None where Ray is not asked.
         ray_folder: where Ray keeps its files; "": this user's folder for temporary ones is looked at.
         environment: what the node's processes start with.

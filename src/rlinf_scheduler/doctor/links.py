@@ -28,15 +28,7 @@ _TIME = struct.Struct("!d")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A place to connect to.
-
-    Attributes:
-        node: Ray's id of the node.
-        ip: its address.
-        port: on which something listens there.
-        service: what that is, in words.
-        tells_time: whether it is a `NodeListener`.
-    """
+    """A place to connect to."""
 
     node: str
     ip: str
@@ -46,12 +38,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class NodeListener:
-    """Says what time it is to everybody who connects, as long as this process lives or until it is closed.
-
-    Args:
-        ip: the address to listen on.
-        ports: those that jobs take, if they are fixed.
-    """
+    """Says what time it is to everybody who connects, as long as this process lives or until it is closed."""
 
     def __init__(self, ip: str, ports: PortRange | None = None) -> None:
         self._server = listen_tcp(ip, ports)
@@ -129,7 +116,6 @@ class SlowLinks:
     """Links that share an end and a direction, and are slow beside the others.
 
     Attributes:
-        node: the end that they share.
         peers: their other ends, ascending.
         is_outgoing: whether they are slow from `node` to these; else the other way.
         bytes_per_s: how fast they are; the median.
@@ -169,9 +155,6 @@ def rounds_of(nodes: Sequence[int], partners: int) -> list[list[Pair]]:
 
 def slow_links(bytes_per_s: Mapping[Pair, float]) -> list[SlowLinks]:
     """The links that are `SLOW_TIMES` slower than the median of the faster half; those of one node together.
-
-    Args:
-        bytes_per_s: how fast each link is, by where it begins and where it ends.
 
     >>> fast = dict.fromkeys([(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)], 1e9)
     >>> slow_links(fast)
@@ -214,11 +197,6 @@ _PIECE = bytes(256 << 10)
 
 class ProbeListener:
     """Where one probe comes in.
-
-    Args:
-        host: the address to listen on.
-        token: what the guest has to show.
-        ports: the job's, if they are fixed.
 
     Raises:
         OSError: it cannot listen there.

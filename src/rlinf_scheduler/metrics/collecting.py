@@ -42,12 +42,7 @@ def write_metrics(session: Session, config: MetricsConfig) -> None:
 
 
 class _WriterThread:
-    """Hands rows to a writer as it takes them; counts those that it does not take.
-
-    Args:
-        name: the writer's.
-        make: makes it, on its thread.
-    """
+    """Hands rows to a writer as it takes them; counts those that it does not take."""
 
     def __init__(self, name: str, make: Callable[[], MetricsWriter]) -> None:
         self._name = name
@@ -122,13 +117,7 @@ class _WriterThread:
 
 
 class MetricsCollector:
-    """Reduces samples on a thread of its own.
-
-    Args:
-        session: the home's.
-        wait_s: as of `OpenSteps`.
-        writers: get the rows.
-    """
+    """Reduces samples on a thread of its own."""
 
     def __init__(self, session: Session, wait_s: float, writers: list[_WriterThread]) -> None:
         self._session = session

@@ -26,10 +26,7 @@ class MetricFamily:
     Attributes:
         name: as it is exposed; a counter's ends in "_total".
         kind: "gauge" or "counter".
-        help: what it is.
         unit: its base unit, which its name has, too; "" for what is counted.
-        labels: their names.
-        samples: of a job.
     """
 
     name: str

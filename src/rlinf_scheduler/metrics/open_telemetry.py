@@ -57,11 +57,7 @@ def observe_with_opentelemetry(cluster: Observable, meter: Meter | None = None) 
 
 
 class _OnePoll:
-    """One look at the job for all instruments of a collection: each asks, and a look may take seconds.
-
-    Args:
-        cluster: the job's.
-    """
+    """One look at the job for all instruments of a collection: each asks, and a look may take seconds."""
 
     def __init__(self, cluster: Observable) -> None:
         self._cluster = cluster

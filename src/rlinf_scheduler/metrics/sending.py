@@ -105,10 +105,6 @@ def log_metrics(
     """Check what was logged and send it; without a session it is only checked.
 
     Args:
-        session: this process's.
-        group: as of `Sample`.
-        member: likewise.
-        world_size: likewise.
         logged: values by name; the step, or None for that of the block; and the reduction.
 
     Raises:

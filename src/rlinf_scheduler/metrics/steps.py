@@ -37,9 +37,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         group: the group of the rank; "" for the driver.
-        member: the process's name.
         world_size: how many ranks the group has.
-        step: the training step.
         values: what was logged.
         num_dropped: how many values before these were given up, since the home did not take them.
     """
@@ -143,10 +141,8 @@ class MetricsRow(NamedTuple):
     """What is written of a step.
 
     Attributes:
-        step: the training step.
         values: by name, which begins with the group's.
         num_ranks: from how many processes they come.
-        time_s: when they were written, in seconds since 1970.
     """
 
     step: int
@@ -176,7 +172,6 @@ class _GroupSteps:
     """The open steps of a group.
 
     Attributes:
-        prefix: what its names begin with.
         open: steps by number, the one that was begun first at the beginning.
         at: at which step each member is.
         expected: the members that log every step; None while that is not known.
@@ -225,7 +220,6 @@ class OpenSteps:
 
     Args:
         wait_s: see above, in seconds.
-        wall: the time of day, in seconds since 1970.
 
     Attributes:
         late: the last member that logged a step which was written already, and the step; None if there is none.

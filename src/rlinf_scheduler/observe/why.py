@@ -294,7 +294,7 @@ def most_probable(found: Sequence[Why]) -> Why:
     )
 
 
-def why_of_job(job: RunningJob, name: str, within_s: float = WITHIN_S) -> Why:
+def why_of_job(job: RunningJob, name: str) -> Why:
     """The same of a job whose driver runs on this machine, asked as a process called `name` that only looks.
 
     A driver that does not answer is looked at from outside: then there is nothing to say of the others.
@@ -306,10 +306,10 @@ def why_of_job(job: RunningJob, name: str, within_s: float = WITHIN_S) -> Why:
     if job.home.machine_id != local_machine_id():
         # Of a container, say, whose files are seen here: its number means another process, or none.
         with job.attach(name) as session:
-            return why(session, within_s)
+            return why(session, WITHIN_S)
     if not is_stopped(job.pid):
         with job.attach(name) as session, suppress(ClusterError):
-            return why(session, within_s)
+            return why(session, WITHIN_S)
     known = Enlist(job.home, job.pid, birth_of(job.pid), int(STACK_SIGNAL))
     return why_of(JobActivity(silent=(look_at(DRIVER, known),)))
 

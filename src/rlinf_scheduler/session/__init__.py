@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rlinf_scheduler.session.bus import EventBus
-from rlinf_scheduler.session.session import Session, current_or_none, current_session, set_current
-from rlinf_scheduler.session.side_by_side import SideBySide
+from rlinf_scheduler.session.session import Session, SideBySide, current_or_none, current_session, set_current
 
 __all__ = ["EventBus", "Session", "SideBySide", "current_or_none", "current_session", "set_current"]

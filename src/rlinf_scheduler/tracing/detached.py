@@ -88,11 +88,7 @@ class _Made:
 
 
 class TraceMaker:
-    """Makes traces for drivers; a service of the job server.
-
-    Args:
-        session: of the job server.
-    """
+    """Makes traces for drivers; a service of the job server."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -177,11 +173,7 @@ def _answered(work: Callable[[Request], None], request: Request) -> None:
 
 
 class DetachedTraces:
-    """What this driver has the job server trace; a service of its session.
-
-    Args:
-        session: of the driver.
-    """
+    """What this driver has the job server trace; a service of its session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -192,11 +184,6 @@ class DetachedTraces:
 
     def begin(self, path: str | os.PathLike[str], max_bytes: int, opened: BinaryIO | None = None) -> JobTrace:
         """Write a timeline of all processes: calls, phases, items from put to get, weights, waits, events.
-
-        Args:
-            path: as there.
-            max_bytes: as there.
-            opened: that file, if it is open already.
 
         Raises:
             ConfigError: the job is traced already, or nothing fits into `max_bytes`.
@@ -275,10 +262,6 @@ def wanted_trace_file(path: str | None = None) -> Iterator[BinaryIO | None]:
 
 def begin_wanted_trace(session: Session, file: BinaryIO) -> None:
     """Trace the job for as long as this driver takes part in it.
-
-    Args:
-        session: of the driver.
-        file: as of `wanted_trace_file`.
 
     Raises:
         ConfigError, OSError, CommError: as of `DetachedTraces.begin`.
