@@ -72,8 +72,10 @@ def telling_weights(folder, token):
     return weights
 
 
-def vllm_engine(folder, **options):
+def vllm_engine(folder, threads="auto", **options):
+    """`threads`: which core each of vLLM's workers has; itself it wants a NUMA node for each."""
     os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1")
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = threads
     from rlinf_scheduler.engines import VllmEngine
 
     given = {"skip_tokenizer_init": True, "enforce_eager": True, "dtype": "float32", "max_model_len": LONGEST}

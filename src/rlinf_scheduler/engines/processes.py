@@ -18,16 +18,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 _KILLED_WITHIN_S = 10.0
+_LATELY_S = 30.0
 _PREFIX = "rlinf-engine-"
 _OWNER = "owner"  # locked by the process whose folder it is; in it, the names of shared memory
 
 
 class _Process(NamedTuple):
-    """One of them, by a descriptor that is of no later process with its number."""
+    """One of them, by a descriptor that is of no later process with its number; how it ended, where that is known."""
 
     name: str
     pid: int
     descriptor: int
+    exit_code: int | None = None
 
 
 class EngineProcesses:
@@ -71,19 +73,27 @@ class EngineProcesses:
 
     def _ended(self, loop: asyncio.AbstractEventLoop, process: _Process) -> None:
         loop.remove_reader(process.descriptor)
-        self.first_ended = self.first_ended or process
+        self.first_ended = self.first_ended or process._replace(exit_code=_exit_code(process.pid))
         self._one_ended.set()
 
     async def first(self, timeout_s: float) -> _Process | None:
-        """Return which ended first, once one has; None if none does in time."""
+        """Return which ended first, once one has, and how; None if none does in time."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._one_ended.wait(), timeout_s)
-        return self.first_ended
+        first = self.first_ended
+        if first and first.pid in self._children:
+            return first._replace(exit_code=self._children[first.pid].exitcode)
+        return first
 
-    def exit_code(self, process: _Process) -> int | None:
-        """Return how a process that has ended did so; None where its parent is another one."""
-        child = self._children.get(process.pid)
-        return child.exitcode if child else None
+    async def said(self, timeout_s: float) -> str:
+        """Return what errors they have logged lately, and wait so long for one."""
+        since, until = time.time() - _LATELY_S, time.monotonic() + timeout_s
+        path, said = Path(self.folder, "errors"), list[str]()
+        while not said and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+            lines = [line.split(" ", 1) for line in path.read_text().splitlines()] if path.exists() else []
+            said = [text for at, text in lines if float(at) > since]
+        return "; ".join(said[:3])
 
     async def end(self, timeout_s: float) -> None:
         """Wait for the ends of all of them, kill what is left then, and remove what they leave."""
@@ -107,7 +117,7 @@ class EngineProcesses:
 
 def _made_folder() -> tuple[str, int]:
     """Make a folder, and open the file in it that this process has locked."""
-    made = tempfile.mkdtemp(prefix=f".{_PREFIX}")
+    made = tempfile.mkdtemp(prefix=f".{_PREFIX}{os.getpid()}-")
     descriptor = os.open(f"{made}/{_OWNER}", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     folder = f"{os.path.dirname(made)}/{os.path.basename(made)[1:]}"
@@ -141,7 +151,7 @@ def _with_descendants(ancestors: dict[int, multiprocessing.process.BaseProcess])
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(path.name)] = int(_stat(path.name)[1])
     found, below = list[int](), set(ancestors)
     while below:
         found += sorted(below)
@@ -149,9 +159,21 @@ def _with_descendants(ancestors: dict[int, multiprocessing.process.BaseProcess])
     return found
 
 
+def _stat(pid: int | str) -> list[str]:
+    """Return what the kernel says of a process: its state, its parent, and last how it has ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _exit_code(pid: int) -> int | None:
+    """Return how a process has ended; None if its parent has asked for that already."""
+    with suppress(OSError):
+        state, *_, status = _stat(pid)
+        return os.waitstatus_to_exitcode(int(status)) if state == "Z" else None
+    return None
+
+
 def _command(pid: int) -> str:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    command = b" ".join(words).decode(errors="replace").strip()
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     # What has given itself no title yet, or cannot, has multiprocessing's command.
     return "Worker" if "from multiprocessing.spawn import" in command else command
 

@@ -157,20 +157,16 @@ class RolloutWorker(Worker):
     @asynccontextmanager
     async def _use(self) -> AsyncIterator[RolloutEngine]:
         """Have the engine, started and, where it takes turns, awake: it sleeps when the last one has left it."""
-        async with self._starting:
-            await self._begin_turn()
-            try:
-                engine = self._engine or await self._started()
-            except BaseException:
-                await self._end_turn()
-                raise
-            self._num_users += 1
+        self._num_users += 1
         try:
+            async with self._starting:
+                await self._begin_turn()
+                engine = self._engine or await self._started()
             yield engine
         finally:
             self._num_users -= 1
             if self._turn is not None:
-                await asyncio.shield(self._leave())
+                await asyncio.shield(self._end_turn())
 
     async def _started(self) -> RolloutEngine:
         engine = self._make_engine()
@@ -200,21 +196,18 @@ class RolloutWorker(Worker):
             with self.timer("wake"):
                 await self._engine.wake()
 
-    async def _leave(self) -> None:
-        async with self._starting:
-            await self._end_turn()
-
     async def _end_turn(self) -> None:
-        turn = self._turn
-        if turn is None or self._num_users:
-            return
-        try:
-            if self._engine is not None:
-                with self.timer("sleep"), suppress(EngineError):  # it has died, and is ended soon
-                    await self._engine.sleep()
-        finally:
-            self._turn = None
-            turn.__exit__(None, None, None)
+        async with self._starting:
+            turn = self._turn
+            if turn is None or self._num_users:
+                return
+            try:
+                if self._engine is not None:
+                    with self.timer("sleep"), suppress(EngineError):  # it has died, and is ended soon
+                        await self._engine.sleep()
+            finally:
+                self._turn = None
+                turn.__exit__(None, None, None)
 
     async def _follow(self, version: int) -> None:
         """Have weights of at least a version; a publisher that is away is waited for."""
@@ -279,18 +272,14 @@ class RolloutWorker(Worker):
     async def _start_for(self, service: _Serving) -> None:
         """Start the engine. A service that is to end does not wait for that; who needs an engine next does."""
         starting = asyncio.ensure_future(self.start())
+        starting.add_done_callback(lambda done: done.cancelled() or done.exception())  # it has been seen
         ending = asyncio.ensure_future(service.ending.wait())
         try:
             await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            starting.cancel()
-            raise
         finally:
             ending.cancel()
         if starting.done():
             starting.result()
-        else:
-            starting.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def drain(self, *, finish: bool = True, timeout_s: float | None = None) -> None:
         """Take no further request, and wait until `serve` has ended.
@@ -326,15 +315,12 @@ class RolloutWorker(Worker):
         async with self._use() as engine:
             before_s = (await engine.load()).paused_s
             with self.timer("update weights"):
-                if mode == "keep":
-                    version = await engine.update_weights(name, min_version=min_version, timeout_s=timeout_s)
-                else:
+                if mode != "keep":
                     await engine.pause(mode)
-                    try:
-                        version = await engine.update_weights(
-                            name, min_version=min_version, timeout_s=timeout_s
-                        )
-                    finally:
+                try:
+                    version = await engine.update_weights(name, min_version=min_version, timeout_s=timeout_s)
+                finally:
+                    if mode != "keep":
                         await engine.resume()
             self._weights = name
             return WeightsUpdate(version, (await engine.load()).paused_s - before_s)
@@ -599,9 +585,7 @@ class _KeptOutput:
     async def keep(self, generation: Generation) -> None:
         """Put what there is, then take what was there before: whoever looks finds one of them, whole."""
         self._num_new = 0
-        with suppress(
-            ChannelError
-        ):  # one that is closed takes nothing any more; what runs is answered all the same
+        with suppress(ChannelError):  # one that is closed takes nothing any more, and what runs is answered
             await self.channel.put(generation, queue_name=self._queue, async_op=True)
             if self._is_there:
                 await self.channel.get(queue_name=self._queue, async_op=True)

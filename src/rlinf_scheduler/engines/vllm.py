@@ -23,16 +23,16 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from rlinf.scheduler import Worker
 from rlinf_scheduler.engines.processes import EngineProcesses
 from rlinf_scheduler.engines.protocol import EngineLoad, GenerationRequest, PauseMode, Tokens
-from rlinf_scheduler.engines.vllm_plugin import BACKEND
+from rlinf_scheduler.engines.vllm_plugin import BACKEND, FOLDER_VARIABLE
 from rlinf_scheduler.errors import EngineDead, EngineError, SchedulerError, UpdateFailed
 
-OLDEST = (0, 32)
+OLDEST = "0.32"
 # What vLLM calls weights that nobody has given a version.
 _FIRST_VERSION = "default"
 _MODES = {"keep": "keep", "finish": "wait", "abort": "abort"}
 _JOIN_TIMEOUT_S = 60.0
-_FOLDER_VARIABLE = "VLLM_RPC_BASE_PATH"  # where its sockets are
 _END_TIMEOUT_S = 10.0
+_SAYS_WITHIN_S = 1.0
 _HOLDING_WORKER = "rlinf_scheduler.engines.vllm_weights.HoldingWorker"
 
 
@@ -57,8 +57,7 @@ class VllmEngine:
             EngineError: vLLM is too old; or one of the arguments is this class's own.
         """
         _check_vllm()
-        own = {"weight_transfer_config", "worker_extension_cls"} & engine_args.keys()
-        if own:
+        if own := {"weight_transfer_config", "worker_extension_cls"} & engine_args.keys():
             raise EngineError(
                 f"{', '.join(sorted(own))}: VllmEngine sets this itself, to take weights from the job"
             )
@@ -94,9 +93,12 @@ class VllmEngine:
         except BaseException as error:
             if self._llm is None:
                 self._processes.note()
+            is_its_own = isinstance(error, Exception) and not isinstance(error, SchedulerError)
+            said = await self._processes.said(_SAYS_WITHIN_S) if is_its_own else ""
             await self.close()
-            if isinstance(error, Exception) and not isinstance(error, SchedulerError):
-                raise EngineError(f"vLLM did not start: {type(error).__name__}: {error}") from error
+            if is_its_own:
+                why = f"{type(error).__name__}: {error}" + (f" ({said})" if said else "")
+                raise EngineError(f"vLLM did not start: {why}") from error
             raise
 
     def _made(self, folder: str) -> AsyncLLM:
@@ -107,15 +109,14 @@ class VllmEngine:
 
         # A fork would have this process's threads and sockets, without the threads.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-        before = os.environ.get(_FOLDER_VARIABLE)
-        os.environ[_FOLDER_VARIABLE] = folder
+        before = os.environ.get(FOLDER_VARIABLE)
+        os.environ[FOLDER_VARIABLE] = folder
         try:
             return AsyncLLM.from_engine_args(AsyncEngineArgs(**self._args), stat_loggers=[stats])
         finally:
-            if before is None:
-                del os.environ[_FOLDER_VARIABLE]
-            else:
-                os.environ[_FOLDER_VARIABLE] = before
+            del os.environ[FOLDER_VARIABLE]
+            if before is not None:
+                os.environ[FOLDER_VARIABLE] = before
 
     async def close(self) -> None:
         """End vLLM and its processes."""
@@ -310,8 +311,9 @@ class VllmEngine:
             processes = self._processes
             process = await processes.first(_END_TIMEOUT_S) if processes else None
             if processes and process:
-                code = processes.exit_code(process)
-                self._dead = EngineDead(f"{process.name} of vLLM", process.pid, code)
+                code = process.exit_code
+                said = await processes.said(_SAYS_WITHIN_S) if code is None or code >= 0 else ""
+                self._dead = EngineDead(f"{process.name} of vLLM", process.pid, code, said)
             else:
                 self._dead = EngineDead("vLLM", reason="it says so itself; its log may say why")
         return self._dead
@@ -345,10 +347,9 @@ async def _uncancelled(call: Coroutine[Any, Any, None]) -> None:
 def _check_vllm() -> None:
     """Raise unless this vLLM can do what is needed."""
     found = tuple(int(part) for part in vllm.__version__.split(".")[:2])
-    if found < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
+    if found < tuple(map(int, OLDEST.split("."))):
         raise EngineError(
-            f"vLLM {vllm.__version__} is too old: its answers do not say which weights made a token; {oldest} does"
+            f"vLLM {vllm.__version__} is too old: its answers do not say which weights made a token; {OLDEST} does"
         )
     if BACKEND not in {each.name for each in entry_points(group="vllm.general_plugins")}:
         raise EngineError(
