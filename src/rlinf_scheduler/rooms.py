@@ -26,7 +26,8 @@ ROOMS = {
 @cache
 def has_room(room: str) -> bool:
     """Say whether a room is installed."""
-    return find_spec(f"{__package__}.{room}") is not None
+    spec = find_spec(f"{__package__}.{room}")
+    return spec is not None and spec.origin is not None  # a folder without modules has none
 
 
 def of_room(place: str) -> Any:
@@ -52,8 +53,8 @@ def check_room(room: str) -> None:
 
 def not_installed(error: ModuleNotFoundError) -> Exception:
     """Return what to raise instead of an error of an import: one that names the room, if it was of a room."""
-    room = (error.name or "").removeprefix(f"{__package__}.")
-    return _left_out(room) if room in ROOMS else error
+    room = (error.name or "").removeprefix(f"{__package__}.").partition(".")[0]
+    return _left_out(room) if room in ROOMS and not has_room(room) else error
 
 
 def _left_out(room: str) -> ClusterError:

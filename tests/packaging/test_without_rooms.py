@@ -28,6 +28,8 @@ def without(tree, rooms):
     for each in (ROOT / "src/rlinf_scheduler").iterdir():
         if each.name not in rooms:
             (package / each.name).symlink_to(each)
+    for room in rooms:  # what is uninstalled may leave a folder behind
+        (package / room / "__pycache__").mkdir(parents=True)
     return tree
 
 
