@@ -256,7 +256,7 @@ def test_a_slot_that_is_sent_and_dropped_at_once_does_not_go_back_before_its_cop
     assert channel.get(timeout_s=DEADLINE_S) == "made"
 
 
-@pytest.mark.parametrize("wrong", [{"weight": -1}, {"sources": object()}], ids=["weight", "sources"])
+@pytest.mark.parametrize("wrong", [{"weight": -1}, {"priority": "high"}], ids=["weight", "priority"])
 def test_a_put_that_is_wrong_has_not_begun_to_use_its_slot(backend, wrong):
     channel = admitting(backend)
     with channel.admit(max_lag=1, timeout_s=DEADLINE_S) as slot, pytest.raises(ChannelArgumentError):

@@ -3,6 +3,7 @@
 import itertools
 import os
 import struct
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 from alarms import interrupted_at
 from disks import PAGE_BYTES
 from effort import tries
-from rlinf_scheduler.channel import record_file
-from rlinf_scheduler.channel.record_file import HEAD, MAGIC, RecordFile, write_file
+from rlinf_scheduler import record_log
+from rlinf_scheduler.channel import checkpoint
+from rlinf_scheduler.channel.checkpoint import MAGIC, RecordFile, write_file
 from rlinf_scheduler.comm import disk
 from rlinf_scheduler.errors import CheckpointError
+from rlinf_scheduler.record_log import HEADER
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -39,7 +42,7 @@ def write(path, records=RECORDS):
 def read(path):
     with RecordFile(str(path)) as file:
         head = file.head(Head, "a test's")
-        records = [[bytes(frame) for frame in file.record()] for _ in range(head.num)]
+        records = [[bytes(frame) for frame in file.frames()] for _ in range(head.num)]
         file.end()
     return records
 
@@ -71,7 +74,9 @@ def test_a_file_with_one_wrong_bit_is_refused(path):
         wrong = bytearray(content)
         wrong[place] ^= 1 << bit
         path.write_bytes(wrong)
-        with pytest.raises(CheckpointError, match=r"corrupt|it is no checkpoint|newer version|cut off"):
+        with pytest.raises(
+            CheckpointError, match=r"corrupt|it is no checkpoint|newer version|this one reads|cut off"
+        ):
             read(path)
 
 
@@ -84,9 +89,9 @@ def test_a_foreign_file_is_refused(path):
 def test_a_file_of_a_newer_version_is_refused(path):
     write(path)
     content = path.read_bytes()
-    path.write_bytes(MAGIC + struct.pack("<I", 3) + content[len(MAGIC) + 4 :])
+    path.write_bytes(MAGIC + struct.pack("<I", 4) + content[len(MAGIC) + 4 :])
     with pytest.raises(
-        CheckpointError, match="it has format 3, of a newer version of this library; this one reads"
+        CheckpointError, match="it has format 4, of a newer version of this library; this one reads"
     ):
         read(path)
 
@@ -95,7 +100,7 @@ def test_a_file_of_the_format_before_is_refused_with_what_to_do():
     with pytest.raises(CheckpointError) as refused:
         read(DATA / "format1.channel")
     assert refused.value.problem == (
-        "it has format 1, which version 0.1.0 up to November 2026 of this library wrote, and this one reads format 2; "
+        "it has format 1, which version 0.1.0 up to November 2026 of this library wrote, and this one reads format 3; "
         "restore it with that one, and let what it holds be taken there"
     )
 
@@ -121,9 +126,9 @@ def test_what_follows_the_last_record_is_refused(path):
 def test_sizes_that_do_not_fit_are_refused_before_memory_is_taken_for_them(path):
     write(path)
     content = path.read_bytes()
-    absurd = HEAD.pack(1 << 30, 1 << 60, 0)
+    absurd = HEADER.pack(1 << 60, zlib.crc32((1 << 60).to_bytes(8, "little")), 0)
     at = len(MAGIC) + 4
-    path.write_bytes(content[:at] + absurd + content[at + HEAD.size :])
+    path.write_bytes(content[:at] + absurd + content[at + HEADER.size :])
     with pytest.raises(CheckpointError, match="it is cut off, or corrupt"):
         read(path)
 
@@ -176,7 +181,9 @@ def test_an_interruption_at_any_instruction_leaves_no_file_open(path, work):
         work(path)
 
     for number in itertools.count():
-        is_interrupted = interrupted_at(number, attempt, [record_file.__file__, disk.__file__])
+        is_interrupted = interrupted_at(
+            number, attempt, [checkpoint.__file__, record_log.__file__, disk.__file__]
+        )
         assert len(os.listdir("/proc/self/fd")) == len(descriptors)
         assert read(path) == RECORDS
         if not is_interrupted:

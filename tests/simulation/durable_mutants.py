@@ -9,6 +9,7 @@ from itertools import count
 from msgspec.structs import replace
 from product_mutants import Mutant
 
+from rlinf_scheduler import record_log
 from rlinf_scheduler.channel import journal
 from rlinf_scheduler.channel.durable import DurableChannel
 from rlinf_scheduler.channel.journal import Journal
@@ -106,20 +107,18 @@ def _without_what_came_while_it_was_written(_copy_since):
     return lambda _self, _new, _since, _until: None
 
 
-def _takes_a_torn_tail(_read_block):
-    """A block is whole if its header is."""
+def _takes_a_torn_tail(_read_record):
+    """A record is whole if its header is."""
 
-    def torn(disk, fd, position, size):
-        header = disk.pread(fd, journal._HEADER.size, position)
-        if len(header) < journal._HEADER.size:
+    def torn(disk, file, position, size):
+        header = disk.pread(file, record_log.HEADER.size, position)
+        if len(header) < record_log.HEADER.size:
             return None
-        length = journal._HEADER.unpack(header)[0]
-        start, end = position + journal._HEADER.size, position + journal._HEADER.size + length
+        length = record_log.HEADER.unpack(header)[0]
+        start, end = position + record_log.HEADER.size, position + record_log.HEADER.size + length
         if end > size or not length:
             return None
-        body = memoryview(disk.read(fd, start, length))
-        frames_at = journal._frames_at(body)
-        return journal.JournalBlock(bytes(body[journal._LENGTH.size : frames_at]), body[frames_at:]), end
+        return record_log._record_of(disk.read(file, start, length)), end
 
     return torn
 
@@ -218,7 +217,7 @@ DURABLE_MUTANTS = {
     "loses what happens while its journal is written whole": Mutant(
         Journal, "copy_since", _without_what_came_while_it_was_written
     ),
-    "takes a torn block": Mutant(journal, "_read_block", _takes_a_torn_tail),
+    "takes a torn record": Mutant(journal, "read_record", _takes_a_torn_tail),
     "writes behind a torn block": Mutant(Journal, "read", _leaves_a_torn_tail),
     "does first and writes then": Mutant(WriteAheadRuntime, "_commit", _does_first),
     "forgets timers at a restart": Mutant(WriteAheadRuntime, "resume_timers", _forgets_timers),

@@ -10,15 +10,16 @@ import contextlib
 import os
 import re
 import secrets
+import struct
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from rlinf_scheduler.channel.record_file import NEW, RecordFile, lock, write_file
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.codec import decode
 from rlinf_scheduler.comm.disk import DISK, Disk
@@ -29,6 +30,18 @@ from rlinf_scheduler.errors import CheckpointError
 from rlinf_scheduler.queueing.item import as_name
 from rlinf_scheduler.queueing.policies import ChannelData
 from rlinf_scheduler.queueing.producers import ProducerPlaces
+from rlinf_scheduler.record_log import NEW, Record, lock, read_record, record, write_whole
+
+# How a file begins, with the version of its format; then come records: a head, which says how many follow, and these.
+MAGIC = b"\x93RLINF\r\n"
+VERSION = 3
+# The version of this library that wrote files of a format, for those that are read no more.
+WRITTEN_BY = {1: "0.1.0 up to November 2026", 2: "0.1.0 up to 26 November 2026"}
+_VERSION = struct.Struct("<I")
+_SIZE = struct.Struct("<Q")
+WRITTEN_NOW = "another process, or thread, writes it now"
+
+HeadT = TypeVar("HeadT", bound=msgspec.Struct)
 
 # What a folder's files are called: the one that counts, and the ending of those that it names.
 INDEX = "checkpoint"
@@ -140,6 +153,134 @@ class Checkpoint:
 Restorable = str | os.PathLike[str] | Checkpoint
 
 
+def write_file(path: str, head: msgspec.Struct, items: Iterable[Sequence[Buffer]], disk: Disk = DISK) -> int:
+    """Write a file of a head and items; what was at its place stays there until it is complete, and on disk.
+
+    Returns:
+        Its size in bytes.
+
+    Raises:
+        CheckpointError: it cannot be written, or somebody else writes it now.
+    """
+    records = chain([record(msgspec.msgpack.encode(head))], (record(_sizes(item), item) for item in items))
+    pieces = chain([MAGIC + _VERSION.pack(VERSION)], chain.from_iterable(records))
+    try:
+        return write_whole(path, pieces, disk)
+    except BlockingIOError as error:
+        raise CheckpointError(path, WRITTEN_NOW) from error
+    except OSError as error:
+        raise CheckpointError(path, f"it cannot be written: {error}") from error
+
+
+def _sizes(item: Sequence[Buffer]) -> bytes:
+    return b"".join(_SIZE.pack(memoryview(frame).nbytes) for frame in item)
+
+
+class RecordFile:
+    """A file that was written by `write_file`, to be read once from its beginning.
+
+    Args:
+        disk: of what.
+
+    Raises:
+        CheckpointError: it is not there, no such file, of another format, cut off or corrupt. All methods raise that.
+    """
+
+    def __init__(self, path: str, disk: Disk = DISK) -> None:
+        self.path = path
+        self._disk = disk
+        self._num_read = 0
+        self._place = len(MAGIC) + _VERSION.size
+        try:
+            self._file = disk.open_to_read(path)
+            self._size = disk.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            self._check_begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_begin(self) -> None:
+        path = self.path
+        try:
+            begin = self._disk.pread(self._file.fileno(), self._place, 0)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if begin[: len(MAGIC)] != MAGIC[: len(begin)] or not begin:
+            raise CheckpointError(path, f"it is no checkpoint: it begins with {begin[:8]!r}")
+        if len(begin) < self._place:
+            raise self._damaged()
+        (version,) = _VERSION.unpack(begin[len(MAGIC) :])
+        if version < 1:
+            raise CheckpointError(path, f"it is corrupt: it has format {version}, which there never was")
+        if version in WRITTEN_BY:
+            problem = f"it has format {version}, which version {WRITTEN_BY[version]} of this library wrote"
+            what_to_do = "restore it with that one, and let what it holds be taken there"
+            raise CheckpointError(path, f"{problem}, and this one reads format {VERSION}; {what_to_do}")
+        if version > VERSION:
+            problem = (
+                f"it has format {version}, of a newer version of this library; this one reads up to {VERSION}"
+            )
+            raise CheckpointError(path, problem)
+
+    def head(self, kind: type[HeadT], what: str) -> HeadT:
+        """Read the first record, which is to be of a kind, `what` in words."""
+        try:
+            return msgspec.msgpack.decode(self._record().head, type=kind)
+        except msgspec.MsgspecError as error:
+            raise CheckpointError(self.path, f"it is not {what}: {error}") from error
+
+    def frames(self) -> list[Buffer]:
+        """Read the frames of the next item."""
+        found = self._record()
+        if len(found.head) % _SIZE.size:
+            raise self._damaged()
+        sizes = [size for (size,) in _SIZE.iter_unpack(found.head)]
+        if sum(sizes) != len(found.frames):
+            raise self._damaged()
+        try:
+            return found.cut(sizes)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _record(self) -> Record:
+        self._num_read += 1
+        try:
+            found = read_record(self._disk, self._file.fileno(), self._place, self._size)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if found is None:
+            raise self._damaged()
+        read, self._place = found
+        return read
+
+    def end(self) -> None:
+        """Make sure that nothing follows."""
+        if self._size > self._place:
+            num_more = self._size - self._place
+            raise CheckpointError(
+                self.path, f"it is corrupt: {num_more} bytes too much follow its last record"
+            )
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
+
+    def __enter__(self) -> RecordFile:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _unreadable(self, error: OSError) -> CheckpointError:
+        return CheckpointError(self.path, f"it cannot be read: {error.strerror}")
+
+    def _damaged(self) -> CheckpointError:
+        return CheckpointError(self.path, f"it is cut off, or corrupt, in record {self._num_read}")
+
+
 def write_channel(path: str, head: ChannelHead, items: Iterable[Sequence[Buffer]], disk: Disk = DISK) -> int:
     """Write a channel's file; its size in bytes."""
     return write_file(path, head, items, disk)
@@ -155,7 +296,7 @@ def read_channel(path: str, disk: Disk = DISK) -> SavedChannel:
         raise CheckpointError(path, "it is a folder; what is restored from is Cluster.load(path)")
     with RecordFile(path, disk) as file:
         head = file.head(ChannelHead, "a channel's")
-        payloads = [ReceivedPayload(list[Buffer](file.record())) for _ in range(head.num_payloads)]
+        payloads = [ReceivedPayload(file.frames()) for _ in range(head.num_payloads)]
         file.end()
     items = [payloads[place] for place in head.places] if head.places else payloads
     return SavedChannel(path, head, items)
@@ -169,7 +310,7 @@ def load_job(path: str | os.PathLike[str], *, missing_ok: bool = False) -> Check
         return Checkpoint(folder)
     with RecordFile(index) as file:
         head = file.head(JobHead, "a job's")
-        frames = file.record()
+        frames = file.frames()
         file.end()
     channels = {part.channel: os.path.join(folder, part.file) for part in head.parts}
     for part in head.parts:
@@ -213,9 +354,11 @@ class JobFolder:
         except OSError as error:
             raise CheckpointError(path, f"it cannot be written: {error}") from error
         try:
-            lock(self._lock, path)
-        except BaseException:
+            lock(self._lock)
+        except BaseException as error:
             self.close()
+            if isinstance(error, BlockingIOError):
+                raise CheckpointError(path, WRITTEN_NOW) from error
             raise
 
     def file_for(self, channel: str, number: int) -> str:

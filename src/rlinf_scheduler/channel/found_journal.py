@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlinf_scheduler.channel.journal import Journal, JournalBlock
+from rlinf_scheduler.channel.journal import Journal
 from rlinf_scheduler.channel.journal_records import JournaledCommit, LoadedSnapshot, load_snapshot
 from rlinf_scheduler.channel.spec import ChannelSpec, max_bytes_of
 from rlinf_scheduler.comm.disk import Disk
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.errors import ChannelJournalError
+from rlinf_scheduler.record_log import Record
 
 # To be raised when the queues decide otherwise of what clients said, or records change.
 RULES = 4
@@ -78,27 +79,26 @@ def read_journal(journal: Journal, spec: ChannelSpec) -> FoundJournal:
     if not journal.exists:
         # A share of this machine's memory is fixed now: it decides who waits, and must not change.
         return FoundJournal(msgspec.structs.replace(spec, max_bytes=max_bytes_of(spec)))
-    blocks = journal.read()
-    spec = _checked(journal, next(blocks), spec)
-    snapshot = next(blocks)
+    records = journal.read()
+    spec = _checked(journal, next(records), spec)
+    snapshot = next(records)
     try:
-        return FoundJournal(
-            spec, True, load_snapshot(*snapshot) if snapshot.head else None, _commits(journal, blocks)
-        )
+        loaded = load_snapshot(snapshot) if snapshot.head else None
+        return FoundJournal(spec, True, loaded, _commits(journal, records))
     except msgspec.MsgspecError as error:
         raise journal.damaged(f"cannot be read: {error}") from error
 
 
-def _commits(journal: Journal, blocks: Iterator[JournalBlock]) -> Iterator[FoundCommit]:
-    for block in blocks:
+def _commits(journal: Journal, records: Iterator[Record]) -> Iterator[FoundCommit]:
+    for record in records:
         try:
-            commit = msgspec.msgpack.decode(block.head, type=JournaledCommit)
+            commit = msgspec.msgpack.decode(record.head, type=JournaledCommit)
         except msgspec.MsgspecError as error:
             raise journal.damaged(f"cannot be read: {error}") from error
-        yield FoundCommit(commit, commit.pieces(block.frames))
+        yield FoundCommit(commit, commit.frames_of(record))
 
 
-def _checked(journal: Journal, header: JournalBlock, spec: ChannelSpec) -> ChannelSpec:
+def _checked(journal: Journal, header: Record, spec: ChannelSpec) -> ChannelSpec:
     try:
         version, raw = msgspec.msgpack.decode(header.head, type=tuple[str, msgspec.Raw])
         # What has happened is to follow by the same rules again.

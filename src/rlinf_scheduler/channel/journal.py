@@ -1,70 +1,42 @@
 """The file of a durable channel: what has happened to it since it was last written whole.
 
-    folder/journal          the magic, then blocks: the first says what channel this is, the second is a snapshot of it
+    folder/journal          the magic, then records: the first says what channel this is, the second is a snapshot of it
                             (empty at first), all others are what has happened since, in order
     folder/journal.new-*    the next one, while it is being written
     folder/lock             locked by the process that holds the channel, as long as it lives
 
-    block = u64 length of the body, u32 CRC of the length, u32 CRC of the body; then the body:
-            u32 length of the head, the head, the frames one after the other
-
-All numbers are little-endian. A block that is not whole, with nothing whole behind it, is what a death has cut off: it
-was never answered, and is dropped. Any other damage is refused.
+A record that a death has cut off was never answered, and is dropped. Any other damage is refused.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
-import struct
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
-
 from rlinf_scheduler.comm.disk import DISK, Disk
-from rlinf_scheduler.comm.framing import JOIN_BYTES, Buffer, flat
+from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import ChannelJournalError
-from rlinf_scheduler.record_log.framing import append_all, append_whole
+from rlinf_scheduler.record_log import (
+    Record,
+    append_copy,
+    append_record,
+    append_whole,
+    is_whole_behind,
+    lock,
+    read_record,
+    record,
+)
 
 logger = Reporter(__name__)
 
 MAGIC = b"RLINFCH\x03"
-_HEADER = struct.Struct("<QII")
-_LENGTH = struct.Struct("<I")
-_CHUNK = 1 << 20
 _NEW = "journal.new-"
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
-
-class FramesOnDisk:
-    """The frames of a large block, one after the other: so much of them is read as is asked for, when it is.
-
-    A snapshot is as large as all that a channel holds, which is to be in memory once.
-    """
-
-    def __init__(self, disk: Disk, fd: int, begin: int, end: int) -> None:
-        self._disk, self._fd, self._begin, self._end = disk, fd, begin, end
-
-    def __len__(self) -> int:
-        return self._end - self._begin
-
-    def __getitem__(self, part: slice) -> memoryview:
-        begin, end, _ = part.indices(len(self))
-        return memoryview(self._disk.read(self._fd, self._begin + begin, end - begin))
-
-
-class JournalBlock(NamedTuple):
-    """One block: what it says, and bytes that are not looked into, one after the other."""
-
-    head: bytes
-    frames: memoryview | FramesOnDisk
 
 
 class NewJournal(NamedTuple):
@@ -138,7 +110,7 @@ class Journal:
             except OSError as error:
                 raise self._error(f"cannot be used: {error}") from error
             try:
-                disk.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(fd, disk)
             except OSError as error:
                 holder = disk.pread(fd, 100, 0).decode(errors="replace")
                 disk.close(fd)
@@ -164,8 +136,8 @@ class Journal:
         fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         new = NewJournal(fd, path, disk)
         try:
-            end = append_whole(fd, 0, [MAGIC, *_block(head, ())], disk)
-            _append_as_it_comes(disk, fd, end, snapshot, frames)
+            end = append_whole(fd, 0, [MAGIC, *record(head)], disk)
+            append_record(fd, end, snapshot, frames, disk)
         except BaseException:
             new.drop()
             raise
@@ -189,7 +161,7 @@ class Journal:
         try:
             if self._fd >= 0:
                 self._check_place()
-                _copy(disk, self._fd, since, self.size_bytes, fd)
+                append_copy(self._fd, since, self.size_bytes, fd, disk)
             snapshot_bytes = self._disk.fstat(fd).st_size - (self.size_bytes - since)
             self._disk.fsync(fd)
             disk.replace(new.path, self._path)
@@ -207,13 +179,13 @@ class Journal:
         self._fd, self._ident = fd, (status.st_dev, status.st_ino)
 
     def append(self, head: bytes, frames: Sequence[Buffer]) -> None:
-        """Write one block; when this returns it is where `survives` says.
+        """Write one record; when this returns it is where `survives` says.
 
         Raises:
             OSError: it cannot be written, the disk being full, say, and nothing of it is there; or somebody has
                 deleted, moved or replaced the journal.
         """
-        end = append_whole(self._fd, self.size_bytes, _block(head, frames), self._disk)
+        end = append_whole(self._fd, self.size_bytes, record(head, frames), self._disk)
         try:
             if self._to_disk:
                 self._disk.fdatasync(self._fd)
@@ -247,10 +219,10 @@ class Journal:
 
     def copy_since(self, new: NewJournal, since: int, until: int) -> None:
         """Copy what has happened meanwhile to what was begun; from any thread."""
-        _copy(self._disk, self._fd, since, until, new.fd)
+        append_copy(self._fd, since, until, new.fd, self._disk)
 
-    def read(self) -> Iterator[JournalBlock]:
-        """The blocks that are there, the first two included; then it can be appended to.
+    def read(self) -> Iterator[Record]:
+        """The records that are there, the first two included; then it can be appended to.
 
         Raises:
             ChannelJournalError: it is no journal, or damaged.
@@ -261,9 +233,9 @@ class Journal:
             raise self._error("is not the journal of a channel, or of another version of this library")
         position, number = len(MAGIC), 0
         while position < size:
-            found = _read_block(self._disk, self._fd, position, size)
+            found = read_record(self._disk, self._fd, position, size)
             if found is None:
-                if number < 2 or self._is_whole_behind(position, size):
+                if number < 2 or is_whole_behind(self._disk, self._fd, position, size):
                     raise self._error(f"is damaged at byte {position} of {size}; restore an older copy of it")
                 logger.warning(
                     "channel '%s': the last %d bytes of its journal were cut off by the end of its process, and were "
@@ -273,11 +245,11 @@ class Journal:
                 )
                 self._disk.ftruncate(self._fd, position)
                 break
-            block, position = found
+            each, position = found
             number += 1
             if number == 2:
                 self.snapshot_bytes = position
-            yield block
+            yield each
         if number < 2:
             raise self._error("is empty")
         self.size_bytes = position
@@ -309,108 +281,8 @@ class Journal:
         self._fd = self._lock = -1
 
     def damaged(self, problem: str) -> ChannelJournalError:
-        """The error of a journal whose blocks are whole and cannot be made sense of."""
+        """The error of a journal whose records are whole and cannot be made sense of."""
         return self._error(problem)
-
-    def _is_whole_behind(self, position: int, size: int) -> bool:
-        """Whether a whole block follows after one that is damaged."""
-        length, check, _ = _HEADER.unpack(
-            self._disk.pread(self._fd, _HEADER.size, position).ljust(_HEADER.size)
-        )
-        if zlib.crc32(length.to_bytes(8, "little")) == check:
-            behind = position + _HEADER.size + length
-            return behind < size and _read_block(self._disk, self._fd, behind, size) is not None
-        # Its length is not known: a whole block may begin anywhere.
-        return any(
-            _read_block(self._disk, self._fd, start, size) is not None
-            for start in _likely_blocks(self._disk, self._fd, position + 1, size)
-        )
 
     def _error(self, problem: str) -> ChannelJournalError:
         return ChannelJournalError(self._channel, self._path, problem)
-
-
-def _block(head: bytes, frames: Sequence[Buffer]) -> list[Buffer]:
-    body: list[Buffer] = [_LENGTH.pack(len(head)), head, *(flat(frame) for frame in frames)]
-    if sum(map(len, body)) <= JOIN_BYTES:
-        body = [b"".join(body)]
-    check = 0
-    for piece in body:
-        check = zlib.crc32(piece, check)
-    length = sum(map(len, body))
-    return [_HEADER.pack(length, zlib.crc32(length.to_bytes(8, "little")), check), *body]
-
-
-def _append_as_it_comes(disk: Disk, fd: int, end: int, head: bytes, frames: Iterable[Buffer]) -> None:
-    """Append a block whose frames need not be in memory together; its header, which counts them, is written last."""
-    place, checksum = end + _HEADER.size, 0
-
-    def checked() -> Iterator[Buffer]:
-        nonlocal checksum
-        for piece in chain([_LENGTH.pack(len(head)), head], map(flat, frames)):
-            checksum = zlib.crc32(piece, checksum)
-            yield piece
-
-    length = append_all(fd, place, checked(), disk) - place
-    header = _HEADER.pack(length, zlib.crc32(length.to_bytes(8, "little")), checksum)
-    append_whole(fd, end, [header], disk)
-
-
-def _read_block(disk: Disk, fd: int, position: int, size: int) -> tuple[JournalBlock, int] | None:
-    header = disk.pread(fd, _HEADER.size, position)
-    if len(header) < _HEADER.size:
-        return None
-    length, check, body_check = _HEADER.unpack(header)
-    start, end = position + _HEADER.size, position + _HEADER.size + length
-    if zlib.crc32(header[:8]) != check or length < _LENGTH.size or end > size:
-        return None
-    if length > _CHUNK:
-        return _read_large(disk, fd, start, end, body_check)
-    body = memoryview(disk.read(fd, start, length))
-    if zlib.crc32(body) != body_check:
-        return None
-    frames_at = _frames_at(body)
-    return JournalBlock(bytes(body[_LENGTH.size : frames_at]), body[frames_at:]), end
-
-
-def _read_large(
-    disk: Disk, fd: int, start: int, end: int, body_check: int
-) -> tuple[JournalBlock, int] | None:
-    check = 0
-    for place in range(start, end, _CHUNK):
-        check = zlib.crc32(disk.read(fd, place, min(_CHUNK, end - place)), check)
-    if check != body_check:
-        return None
-    frames_at = _frames_at(disk.read(fd, start, _LENGTH.size))
-    head = disk.read(fd, start + _LENGTH.size, frames_at - _LENGTH.size)
-    return JournalBlock(bytes(head), FramesOnDisk(disk, fd, start + frames_at, end)), end
-
-
-def _frames_at(body: Buffer) -> int:
-    """Return where in the body of a block its frames begin."""
-    (head_length,) = _LENGTH.unpack(body[: _LENGTH.size])
-    return _LENGTH.size + int(head_length)
-
-
-def _likely_blocks(disk: Disk, fd: int, position: int, size: int) -> Iterator[int]:
-    """Where from a position on something stands that is the length of a block, going by its check."""
-    while position < size - _HEADER.size:
-        rest = disk.pread(fd, min(size - position, _CHUNK + _HEADER.size), position)
-        for shift in range(8):
-            lengths = np.frombuffer(rest, "<u8", offset=shift, count=(len(rest) - shift) // 8)
-            for index in np.flatnonzero((lengths >= _LENGTH.size) & (lengths <= size - position)):
-                start = shift + 8 * int(index)
-                check = int.from_bytes(rest[start + 8 : start + 12], "little")
-                if zlib.crc32(rest[start : start + 8]) == check:
-                    yield position + start
-        position += _CHUNK
-
-
-def _copy(disk: Disk, source: int, start: int, end: int, target: int) -> None:
-    size = disk.fstat(target).st_size
-    while start < end:
-        piece = disk.pread(source, min(_CHUNK, end - start), start)
-        if not piece:
-            raise OSError(errno.EIO, f"it ends at byte {start} and not at {end}")
-        start += len(piece)
-        size = append_whole(target, size, [piece], disk)

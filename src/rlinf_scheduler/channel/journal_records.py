@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
+from rlinf_scheduler import record_log
 from rlinf_scheduler.channel.durable_wire import StreamEnvelope
-from rlinf_scheduler.channel.journal import FramesOnDisk
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import JOIN_BYTES, Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -69,15 +69,15 @@ Record = HoldingBegun | ClientJoined | ClientLost | ReceivedEnvelope | Fired
 
 
 class JournaledCommit(msgspec.Struct, array_like=True):
-    """The events of one turn of the I/O thread: a block of the journal. `now`: by the channel's own clock."""
+    """The events of one turn of the I/O thread: a record of the journal. `now`: by the channel's own clock."""
 
     now: float
     records: list[Record]
 
-    def pieces(self, frames: memoryview | FramesOnDisk) -> list[Buffer]:
-        """The frames of all that came, one after the other."""
-        came = (record.sizes for record in self.records if isinstance(record, ReceivedEnvelope))
-        return _cut(frames, [size for sizes in came for size in sizes])
+    def frames_of(self, record: record_log.Record) -> list[Buffer]:
+        """The frames of all that came, one after the other, in the record of this commit."""
+        came = (each.sizes for each in self.records if isinstance(each, ReceivedEnvelope))
+        return record.cut(size for sizes in came for size in sizes)
 
 
 class ServerRecord(NamedTuple):
@@ -198,14 +198,14 @@ def write_snapshot(
     return msgspec.msgpack.encode(whole), _joined(frames.pieces)
 
 
-def load_snapshot(head: bytes, frames: memoryview | FramesOnDisk) -> LoadedSnapshot:
+def load_snapshot(record: record_log.Record) -> LoadedSnapshot:
     """Read what `write_snapshot` wrote.
 
     Raises:
         msgspec.DecodeError: it is none.
     """
-    whole = msgspec.msgpack.decode(head, type=ChannelSnapshot)
-    pieces = _cut(frames, whole.sizes)
+    whole = msgspec.msgpack.decode(record.head, type=ChannelSnapshot)
+    pieces = record.cut(whole.sizes)
     places = iter(whole.places)
     items = [ReceivedPayload([pieces[place] for place in islice(places, count)]) for count in whole.counts]
     return LoadedSnapshot(with_rest(whole.state, whole.rest), items, whole.server, whole.world, pieces)
@@ -236,8 +236,3 @@ def _joined(pieces: list[Buffer]) -> Iterator[Buffer]:
             yield b"".join(some)
         else:
             yield from some
-
-
-def _cut(frames: memoryview | FramesOnDisk, sizes: list[int]) -> list[Buffer]:
-    """Frames that stand one after the other, each to be kept without the others."""
-    return [bytearray(frames[begin:end]) for begin, end in pairwise(accumulate(sizes, initial=0))]

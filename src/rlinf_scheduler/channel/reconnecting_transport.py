@@ -308,18 +308,16 @@ class ReconnectingTransport:
         if envelope.kind == HEARD or not self._stream.hear(told.number):
             return
         if envelope.kind == NOTICE:
-            self._take_notice(envelope, request.frames)
+            self._take_notice(envelope, request)
         else:
             self._take_answer(envelope, request.frames)
 
-    def _take_notice(self, told: StreamEnvelope, frames: list[Buffer]) -> None:
+    def _take_notice(self, told: StreamEnvelope, request: Request) -> None:
         if told.service != wire.service(self._spec.channel_id, wire.RESPONSES):
-            # Of another part of this process: as if it came from the server.
-            own = self._messenger.endpoint
-            self._messenger.notify(own, told.service, told.head, frames, snapshot=False)
+            self._messenger.hand_on(request, told.service, told.head)  # to another part of this process
         elif self._on_responses is not None:
             responses: Any = _Responses(
-                self.endpoint.process_id, decode_head(told.head, wire.Responses), frames
+                self.endpoint.process_id, decode_head(told.head, wire.Responses), request.frames
             )
             self._on_responses(responses)
 

@@ -486,6 +486,10 @@ class Messenger:
     def _serve(self, peer: Peer, message: Message) -> None:
         _, ident, name, head, _ = msgspec.structs.astuple(message.envelope)
         request = OpenRequest(peer, ident, message.frames) if ident else Request(peer, message.frames)
+        self.hand_on(request, name, head)
+
+    def hand_on(self, request: Request, name: str, head: msgspec.Raw) -> None:
+        """Give a request, or what came inside of another one, to the service that it is for; on the I/O thread."""
         try:
             service = self._services.get(name) or self._begun(name)
             if service is None:

@@ -2,16 +2,13 @@
 
 Two segments, `NAME.0` and `NAME.1`, are written in turn: where one is full the other one, which is older, begins anew.
 
-    segment     frames
-    frame       u32 size, little-endian; msgpack of one of `Frame`
-
-A process that is killed may leave half a frame, which is not read; of one that has no room on the disk nothing is left.
+A segment is records (`record_log`) whose heads are msgpack of one of `Frame`. A process that is killed may leave half a
+record, which is not read; of one that has no room on the disk nothing is left.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -25,10 +22,9 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.observe.timekeeping import TIMES, Span
-from rlinf_scheduler.record_log.framing import append_whole
+from rlinf_scheduler.record_log import RECORD_BYTES, append_whole, record, records_in
 from rlinf_scheduler.wording import plain_text
 
-_SIZE = struct.Struct("<I")
 NUM_SEGMENTS = 2
 # What is written at once is no larger than such a part of the bound: else a segment would hold that alone, or more.
 NUM_PIECES = 8
@@ -219,7 +215,7 @@ class SpanFileWriter:
     def _make_room(self, num_bytes: int) -> bool:
         """Begin the next segment if this one has no room for a frame of so many bytes; False: it cannot be."""
         room = self.max_bytes // NUM_SEGMENTS
-        if self._size_bytes + _SIZE.size + num_bytes <= room or not self._num_spans[self._place]:
+        if self._size_bytes + RECORD_BYTES + num_bytes <= room or not self._num_spans[self._place]:
             return True
         try:
             file = open_private(segment(self._path, (self._number + 1) % NUM_SEGMENTS))
@@ -250,9 +246,7 @@ class SpanFileWriter:
 
     def _put(self, data: bytes) -> bool:
         try:
-            self._size_bytes = append_whole(
-                self._file.fileno(), self._size_bytes, [_SIZE.pack(len(data)) + data]
-            )
+            self._size_bytes = append_whole(self._file.fileno(), self._size_bytes, record(data))
         except OSError:  # the disk is full
             return False
         return True
@@ -317,7 +311,7 @@ def note_dropped_whole(path: Path, num_spans: dict[str, int]) -> None:
     """Write how many spans were dropped with whole span files, in place of what was there."""
     data = _encode(DroppedWhole(num_spans))
     with open_private(path) as file:
-        append_whole(file.fileno(), 0, [_SIZE.pack(len(data)) + data])
+        append_whole(file.fileno(), 0, record(data))
 
 
 def _add(content: SpanFileContent, frame: Frame) -> None:
@@ -334,15 +328,9 @@ def _add(content: SpanFileContent, frame: Frame) -> None:
 
 
 def _frames(data: bytes) -> Iterator[Frame]:
-    place = 0
-    while place + _SIZE.size <= len(data):
-        (size,) = _SIZE.unpack_from(data, place)
-        place += _SIZE.size
-        if place + size > len(data):
-            return
+    for each in records_in(data):
         with suppress(msgspec.MsgspecError):  # of what is not understood, what follows is
-            yield _decode(data[place : place + size])
-        place += size
+            yield _decode(each.head)
 
 
 # So often what has gathered is written: so much is lost with a process that is killed. Not more often: each time this
