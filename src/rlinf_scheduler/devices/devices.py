@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +24,6 @@ from rlinf_scheduler.devices.barred import Barred
 from rlinf_scheduler.devices.cuda_driver import cuda_driver
 from rlinf_scheduler.devices.driver import DeviceDriver, DeviceUnusable
 from rlinf_scheduler.devices.imports import BucketImports, BucketUse
-from rlinf_scheduler.devices.limit import pool_limit_bytes
 from rlinf_scheduler.devices.open_buckets import BucketKey
 from rlinf_scheduler.devices.records import (
     OPENED,
@@ -37,11 +37,13 @@ from rlinf_scheduler.devices.records import (
     is_staged,
 )
 from rlinf_scheduler.devices.staging import StagedPayload, Staging
-from rlinf_scheduler.errors import CommError, CommTimeout
+from rlinf_scheduler.errors import CommError, CommTimeout, ConfigError
 from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)
 T = TypeVar("T")
+
+POOL_VARIABLE = "RLINF_DEVICE_POOL_MIB"
 
 # A copy comes after what its thread had asked of the device before, which may be a whole step of training.
 COPY_TIMEOUT_S = 600.0
@@ -68,7 +70,7 @@ class Devices(DeviceObjects):
     ) -> None:
         self._messenger = messenger
         self._find_driver = find_driver
-        self._limit_bytes = pool_limit_bytes() if limit_bytes is None else limit_bytes
+        self._limit_bytes = _pool_limit_bytes() if limit_bytes is None else limit_bytes
         self._driver: DeviceDriver | None = None
         self._thread = SerialThread()
         self._staging = Staging(messenger, self._thread, self._limit_bytes)
@@ -345,3 +347,15 @@ def _on_confirmed(_payload: Payload, _taken: bool) -> None:
 def open_devices(session: Session) -> Devices:
     """What a session's process shares on devices; `session.service(open_devices)` is always the same."""
     return Devices(session.messenger, cuda_driver)
+
+
+def _pool_limit_bytes() -> int | None:
+    """Return what the variable says, 0 for no buckets; None where it says nothing."""
+    text = os.environ.get(POOL_VARIABLE)
+    if text is None:
+        return None
+    if not text.strip().isdecimal():
+        raise ConfigError(
+            f"{POOL_VARIABLE} is {text!r}; it takes a whole number of MiB, 0 for host memory only"
+        )
+    return int(text) << 20
