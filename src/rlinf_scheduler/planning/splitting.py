@@ -17,6 +17,7 @@ from rlinf_scheduler.wording import counted, name_list
 
 Phases = Literal["in turn", "side by side"]
 MAX_COMPONENTS = 7  # there are 877 ways to group as many
+MOST_TRIED = 64  # devices, of which every division is tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,9 @@ def _even_ends(groups: Sequence[Sequence[Workload]], units: Sequence[int], num_d
 
 
 def _least_sum(groups: Sequence[Sequence[Workload]], units: Sequence[int], num_devices: int) -> list[int]:
-    """Return sizes with which the pools' seconds are the fewest: work is divided as the roots of it."""
+    """Return sizes with which the pools' seconds are fewest: of few devices all are tried, of many their roots."""
+    if num_devices <= MOST_TRIED:
+        return _least_of_all(groups, units, num_devices)
     roots = [math.sqrt(_parts(group)[1]) for group in groups]
     total = sum(roots) or 1.0
     sizes = []
@@ -254,6 +257,21 @@ def _least_sum(groups: Sequence[Sequence[Workload]], units: Sequence[int], num_d
         )
         sizes[index] -= units[index]
     return _with_the_rest(sizes, groups, units, num_devices)
+
+
+def _least_of_all(groups: Sequence[Sequence[Workload]], units: Sequence[int], num_devices: int) -> list[int]:
+    """Return the best sizes of all: those of the first groups on each number of devices, one group more at a time."""
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
+    for group, unit in zip(groups, units, strict=True):
+        fixed_s, work_s = _parts(group)
+        found: dict[int, tuple[float, list[int]]] = {}
+        for used, (seconds, sizes) in best.items():
+            for size in range(unit, num_devices - used + 1, unit):
+                total = seconds + fixed_s + work_s / size
+                if used + size not in found or total < found[used + size][0]:
+                    found[used + size] = total, [*sizes, size]
+        best = found
+    return min(best.items(), key=lambda each: (each[1][0], each[0]))[1][1]
 
 
 def _with_the_rest(
