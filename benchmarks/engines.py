@@ -1,15 +1,17 @@
-"""vLLM behind the library's protocol and its service, against the same engine called directly; and updates.
+"""vLLM behind the library's protocol and its service, against the same engine called directly; updates; a death.
 
 On CPUs, with models made from a config. Sides run in turn in one run, on one engine; what counts is the ratio.
 
-    python benchmarks/engines.py [--only NAME] [--quick]      # names: overhead, update
+    python benchmarks/engines.py [--only NAME] [--quick]      # names: overhead, update, death
 """
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import pickle
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -111,6 +113,10 @@ class Rank(RolloutWorker):
         await engine._llm.reset_prefix_cache(reset_running_requests=True)
         await engine.resume()
         return (await engine.load()).paused_s - before_s, time.perf_counter() - began
+
+    def core(self) -> int:
+        """Return the pid of vLLM's core."""
+        return next(each.pid or 0 for each in multiprocessing.active_children() if "EngineCore" in each.name)
 
 
 def load_pickled(worker: Any, data: bytes) -> None:
@@ -263,10 +269,45 @@ def update(cluster: Cluster, folder: Path, options: Options) -> None:
     group.close().wait(TIMEOUT_S)
 
 
+def death(cluster: Cluster, folder: Path, options: Options) -> None:
+    """How long after an engine's death its requests are answered elsewhere, and its rank generates again."""
+    group = launch(cluster, save_model(folder, 2, 64, 128), "rollout", 0, 1)
+    channel = Channel.create("deaths")
+    serving = group.serve(channel)
+    client, num = RolloutClient(channel), 64
+    took: dict[str, list[float]] = {"first": [], "last": [], "again": []}
+    for _ in range(min(options.rounds, 3)):
+        pending = [client.begin(PROMPT, Sampling(400, ignore_eos=True))[0] for _ in range(num)]
+        while not group.execute_on(0).load().wait(TIMEOUT_S)[0].running:
+            time.sleep(0.01)
+        os.kill(group.core().wait(TIMEOUT_S)[0], signal.SIGKILL)
+        began = time.perf_counter()
+        ended = list[float]()
+        while waiting := [each for each in pending if not each.done()]:
+            time.sleep(0.001)
+            if num_again := sum(each.wait(TIMEOUT_S).attempt > 1 for each in pending if each.done()):
+                ended += [time.perf_counter() - began] * (num_again - len(ended))
+        took["first"].append(ended[0] if ended else time.perf_counter() - began)
+        took["last"].append(time.perf_counter() - began)
+        group.start().wait(TIMEOUT_S)
+        took["again"].append(time.perf_counter() - began)
+        del waiting
+    table = Table(f"{num} requests of 400 tokens on two engines, one is killed", ("median", "longest"))
+    for row, name in {
+        "first": "first of its requests answered elsewhere",
+        "last": "all answered",
+        "again": "its rank generates again",
+    }.items():
+        table.row(name, duration_text(median(took[row])), duration_text(max(took[row])))
+    channel.close()
+    serving.wait(TIMEOUT_S)
+    group.close().wait(TIMEOUT_S)
+
+
 def main() -> None:
     """Run what is asked for, each on a cluster of its own."""
     options = read_options(__doc__ or "", rounds=5, budget_s=1.0)
-    for name, measure in {"overhead": overhead, "update": update}.items():
+    for name, measure in {"overhead": overhead, "update": update, "death": death}.items():
         if options.wants(name):
             with tempfile.TemporaryDirectory() as folder, Cluster(simulate="1x4") as cluster:
                 measure(cluster, Path(folder), options)
