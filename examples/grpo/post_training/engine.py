@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, assert_never
 
@@ -56,7 +55,15 @@ def _vllm(settings: Settings, rank: int) -> RolloutEngine:
 
     folder = TemporaryDirectory(prefix="grpo-model-")
     llama_config(settings.model, settings.task).save_pretrained(folder.name)
-    engine = VllmEngine(
+
+    class FromConfig(VllmEngine):
+        """It reads its config until it has started."""
+
+        async def start(self) -> None:
+            with folder:
+                await super().start()
+
+    return FromConfig(
         folder.name,
         load_format="dummy",
         skip_tokenizer_init=True,
@@ -67,5 +74,3 @@ def _vllm(settings: Settings, rank: int) -> RolloutEngine:
         max_num_seqs=settings.rollout.num_slots,
         enable_sleep_mode=settings.device != "cpu",
     )
-    weakref.finalize(engine, folder.cleanup)
-    return engine
