@@ -18,7 +18,7 @@ from alarms import Interrupted
 from detached_forked_job import DetachedForkedJob
 from rlinf.scheduler import Cluster, PackedPlacementStrategy
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.comm.directory import DirectoryClient
+from rlinf_scheduler.comm.directory import GROUPS, DirectoryClient
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.detached import attach, end_job, nodes_of, trace
 from rlinf_scheduler.errors import (
@@ -50,6 +50,8 @@ from rlinf_scheduler.tracing.detached import (
 )
 from rlinf_scheduler.tracing.service import TraceService
 from rlinf_scheduler.worker import remote_group, remote_home
+from rlinf_scheduler.worker.home_server import GroupServer
+from rlinf_scheduler.worker.home_wire import LAUNCH, LaunchGroup
 from rlinf_scheduler.worker.supervision import groups_of
 from waits import seen, wait_until
 
@@ -248,13 +250,7 @@ def test_a_launch_of_a_driver_that_leaves_is_given_up(kept, driver):
 
 def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, monkeypatch):
     asked, busy = queue.SimpleQueue(), Promise()
-
-    class Noted(remote_home._RecordAsked):
-        def __init__(self, *args):
-            super().__init__(*args)
-            asked.put(self)
-
-    monkeypatch.setattr(remote_home, "_RecordAsked", Noted)
+    noted(monkeypatch, asked)
     errors = []
     thread = threading.Thread(target=slow, args=(driver, errors), kwargs={"worker_class": Steady})
     thread.start()
@@ -269,7 +265,8 @@ def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, m
     launch(driver, "stuck", placement=ONE)
 
 
-def test_a_name_whose_taking_was_interrupted_is_free(kept, driver, forked_job, monkeypatch):
+@pytest.mark.parametrize("interrupted", [("result",), ("result", "wait")], ids=["once", "twice"])
+def test_a_name_whose_taking_was_interrupted_is_free(kept, driver, forked_job, monkeypatch, interrupted):
     class Stopped(Promise):
         def __init__(self, asked):
             super().__init__()
@@ -278,6 +275,12 @@ def test_a_name_whose_taking_was_interrupted_is_free(kept, driver, forked_job, m
         def result(self, *_):
             raise Interrupted
 
+        def wait(self, timeout_s=None):
+            is_done = super().wait(60)
+            if timeout_s and "wait" in interrupted:
+                raise Interrupted
+            return is_done
+
     register = DirectoryClient.register_async
     for job in (driver, forked_job):
         with monkeypatch.context() as patch:
@@ -285,6 +288,72 @@ def test_a_name_whose_taking_was_interrupted_is_free(kept, driver, forked_job, m
             with pytest.raises(Interrupted):
                 launch(job, "late", placement=ONE)
         assert launch(job, "late", placement=ONE).who().wait(60)
+
+
+class OfTheDriverOnly(PackedPlacementStrategy):
+    """Places by records that the job server cannot read."""
+
+    def get_placement(self, cluster, isolate_gpu=True):
+        return [Unreadable() for _ in super().get_placement(cluster, isolate_gpu)]
+
+
+class Unreadable:
+    def __reduce__(self):
+        return cannot_be_imported, ()
+
+
+def cannot_be_imported():
+    raise ModuleNotFoundError("no module of the driver's")
+
+
+def test_the_name_of_an_order_that_the_job_server_cannot_read_is_free(kept, driver):
+    with pytest.raises(ModuleNotFoundError, match="no module of the driver's"):
+        launch(driver, "unread", placement=OfTheDriverOnly(0, 0))
+    assert launch(driver, "unread", placement=ONE).who().wait(60)
+
+
+def test_a_launch_is_not_disturbed_by_one_whose_name_is_anothers(kept, driver):
+    errors, second = [], kept.attach("driver@there.2")
+    thread = threading.Thread(target=slow, args=(driver, errors))
+    thread.start()
+    wait_until(lambda: kept.living == 1)
+    head = LaunchGroup("stuck", False, 0)
+    with pytest.raises(ClusterError, match="by a process that has not taken its name"):
+        second.session.messenger.request(second.session.home, LAUNCH, head, [b""]).result(60)
+    with pytest.raises(ClusterError, match="group 'stuck' is being launched"):
+        attach(second.session, "stuck", None)
+    driver.session.close()
+    thread.join(60)
+    wait_until(lambda: kept.living == 0)
+
+
+def test_a_launch_that_was_given_up_does_not_take_the_name_of_the_next_one(kept, driver, monkeypatch):
+    asked, late, launch_it = queue.SimpleQueue(), queue.SimpleQueue(), GroupServer._launch
+    noted(monkeypatch, asked)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupServer, "_launch", lambda *what: late.put(what))  # its thread is slow to begin
+        errors = []
+        thread = threading.Thread(target=slow, args=(driver, errors))
+        thread.start()
+        first = late.get(timeout=60)
+    asked.get(timeout=60).give_up()
+    thread.join(60)
+    with pytest.raises(GroupExists):  # the job server has it until its launch has ended
+        launch(driver, "stuck", placement=ONE)
+    launch_it(*first)
+    wait_until(lambda: not driver.session.directory.list(GROUPS))
+    launch(driver, "stuck", placement=ONE)
+
+
+def noted(monkeypatch, asked):
+    """Have every question for a group put into `asked`."""
+
+    class Noted(remote_home._RecordAsked):
+        def __init__(self, *args):
+            super().__init__(*args)
+            asked.put(self)
+
+    monkeypatch.setattr(remote_home, "_RecordAsked", Noted)
 
 
 def slow(driver, errors, worker_class=Stuck):

@@ -461,10 +461,9 @@ class DirectoryClient:
         """The future of `unregister`."""
         return self._request(Unregister(name))
 
-    def take_over(self, name: str, owner: str) -> bool:
-        """Have a name that another process has, by its id; whether that had it."""
-        had: bool = self._ask(TakeOver(name, owner, self._messenger.endpoint), bool).head
-        return had
+    def take_over_async(self, name: str, owner: str) -> Promise[Reply]:
+        """The future of having a name that another process has, by its id; its head says whether that had it."""
+        return self._request(TakeOver(name, owner, self._messenger.endpoint), bool)
 
     def expect(self, names: str | Sequence[str]) -> None:
         """Let look-ups of these names wait, although whoever had them is gone or about to go: others will come.

@@ -245,8 +245,10 @@ def _register(session: Session, name: str, about: dict[str, int]) -> None:
             if not done.cancelled() and done.exception(0) is None:
                 session.directory.unregister_async(entry.name)
 
-        asked.wait(_INTERRUPTED_S)  # the next launch may want that name
-        asked.add_done_callback(free)
+        try:
+            asked.wait(_INTERRUPTED_S)  # the next launch may want that name
+        finally:  # it may be interrupted once more
+            asked.add_done_callback(free)
         raise
 
 

@@ -25,7 +25,7 @@ from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names
-from rlinf_scheduler.worker.home import Moves, launch_group
+from rlinf_scheduler.worker.home import Moves, free_name, launch_group
 from rlinf_scheduler.worker.home_wire import (
     ATTACH,
     DESCRIBE,
@@ -116,8 +116,8 @@ class GroupServer:
         self._moves = session.service(Moves)
         self.groups: dict[int, ServedGroup] = {}
         self._next_number = itertools.count(1).__next__
-        # By name: who is told of what it prints while it is launched.
-        self._launching: dict[str, str] = {}
+        # By name: who wants it launched, and is told of what it prints meanwhile.
+        self._launching: dict[str, Request] = {}
         self._messenger.serve(LAUNCH, self._on_launch, LaunchGroup)
         self._messenger.serve(FOLLOW, self._on_follow, FollowGroup)
         self._messenger.serve(END, self._on_end, EndGroup)
@@ -126,7 +126,8 @@ class GroupServer:
 
     def listeners(self, name: str) -> set[str]:
         """The processes that are told what a group prints; from any thread."""
-        found = {self._launching[name]} if name in self._launching else set()
+        launch = self._launching.get(name)
+        found = {launch.peer_id} if launch is not None else set()
         for group in list(self.groups.values()):
             if group.supervision.name == name:
                 found.update(group.followers)
@@ -143,8 +144,22 @@ class GroupServer:
         wanted: LaunchGroup = request.head
         given_up: Promise[None] = Promise()
         request.on_cancel(lambda: given_up.set_result(None))
-        self._launching[wanted.name] = request.peer_id
-        self._messenger.run_beside(self._launch, request, given_up)
+        # Here, as long as no later word of that process is read: it may give up, and take the name once more.
+        taken = self._session.directory.take_over_async(group_entry(wanted.name), request.peer_id)
+        taken.add_done_callback(partial(self._on_taken, request, given_up))
+
+    def _on_taken(self, request: Request, given_up: Promise[None], taken: Promise[Reply]) -> None:
+        """The name of a group that a process wants launched is this process's from now on, or was not that one's."""
+        wanted: LaunchGroup = request.head
+        error = taken.exception(0)
+        if error is not None:
+            request.fail(error)
+        elif not taken.result(0).head:
+            problem = f"group '{wanted.name}' is to be launched by a process that has not taken its name"
+            request.fail(ClusterError(problem))
+        else:
+            self._launching[wanted.name] = request
+            self._messenger.run_beside(self._launch, request, given_up)
 
     def _on_launched(self, request: Request, group: Supervision) -> None:
         wanted: LaunchGroup = request.head
@@ -166,8 +181,10 @@ class GroupServer:
         if not taken and launcher not in self._messenger.peers.lost:
             served.supervision.stop_beside()
 
-    def _on_failed(self, name: str) -> None:
-        self._launching.pop(name, None)
+    def _on_failed(self, request: Request) -> None:
+        name = request.head.name
+        if self._launching.get(name) is request:  # the name is free: another launch may have it by now
+            del self._launching[name]
 
     def _on_change(self, served: ServedGroup, rank: int | None) -> None:
         group = served.supervision
@@ -232,12 +249,15 @@ class GroupServer:
         wanted: LaunchGroup = request.head
         name = wanted.name
         try:
-            _take_name(self._session, name, request.peer_id)
-            order: GroupOrder = pickle.loads(request.frames[0])
+            try:
+                order: GroupOrder = pickle.loads(request.frames[0])
+            except BaseException:  # what the driver has imported may not be there
+                free_name(self._session, name)
+                raise
             order = replace(order, factory=tuple(request.frames[1 + wanted.num_class_frames :]))
             group = launch_group(self._session, order, name, given_up)
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller
-            self._messenger.submit(partial(self._on_failed, name))
+            self._messenger.submit(partial(self._on_failed, request))
             request.fail(error)
         else:
             self._messenger.submit(ending(partial(self._on_launched, request, group), request.fail))
@@ -261,12 +281,6 @@ def _answer(request: Request, work: Callable[[], None]) -> None:
 def _known(process_id: str) -> Endpoint:
     """A process that is connected."""
     return Endpoint(process_id, "", "", "")
-
-
-def _take_name(session: Session, name: str, owner: str) -> None:
-    """Have the name of a group that a process wants launched, and that ends with this one from now on."""
-    if not session.directory.take_over(group_entry(name), owner):
-        raise ClusterError(f"group '{name}' is to be launched by a process that has not taken its name")
 
 
 def _no_such_group(name: str, there: Sequence[str]) -> ClusterError:

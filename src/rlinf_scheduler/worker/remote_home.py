@@ -106,13 +106,14 @@ class RemoteHome:
 
         def launch(name: str) -> RemoteGroup:
             head = LaunchGroup(name, detached, len(of_class))
-            asked = _RecordAsked(self._session, self.take, LAUNCH, head, frames)
+            asked = _RecordAsked(self._session, self.take)
             late = f"the job server has not answered for {seconds_text(limit_s)}"
             try:
+                asked.begin(LAUNCH, head, frames)
                 return asked.wait(limit_s, LaunchTimeout(name, late, ["all ranks"]))[0]
             except BaseException:
                 asked.give_up()
-                free_name(self._session, name)
+                free_name(self._session, name)  # unless it is the job server's by now
                 raise
 
         return launch
@@ -129,7 +130,8 @@ class RemoteHome:
             CommError: the job server does not answer.
         """
         late = f"attach({name!r}): the job server has not answered for {ANSWER_TIMEOUT_S:g} s"
-        asked = _RecordAsked(self._session, self.take, FOLLOW, FollowGroup(name), [])
+        asked = _RecordAsked(self._session, self.take)
+        asked.begin(FOLLOW, FollowGroup(name))
         group, frames = asked.wait(ANSWER_TIMEOUT_S, ClusterError(late))
         if worker_class is not None:
             return group, worker_class
@@ -194,21 +196,16 @@ class _RecordAsked:
     No news of the group is missed.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        take: Callable[[GroupRecord], RemoteGroup],
-        service: str,
-        head: Any,
-        frames: Sequence[Buffer],
-    ) -> None:
+    def __init__(self, session: Session, take: Callable[[GroupRecord], RemoteGroup]) -> None:
         self.answer: Promise[tuple[RemoteGroup, list[Buffer]]] = Promise(self._cancel)
         self._session = session
         self._take = take
         self._request: RequestFuture | None = None
-        session.messenger.submit(
-            ending(partial(self._begin, service, head, frames), self.answer.set_exception)
-        )
+
+    def begin(self, service: str, head: Any, frames: Sequence[Buffer] = ()) -> None:
+        """Ask; from any thread."""
+        ask = partial(self._begin, service, head, frames)
+        self._session.messenger.submit(ending(ask, self.answer.set_exception))
 
     def wait(self, limit_s: float, late: SchedulerError) -> tuple[RemoteGroup, list[Buffer]]:
         """Return the group, and the frames of its worker's class; raise `late` after so many seconds."""
