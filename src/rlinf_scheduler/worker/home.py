@@ -28,8 +28,8 @@ from rlinf_scheduler.worker.order import GroupOrder
 from rlinf_scheduler.worker.processes import LaunchedRank, Processes, devices_of
 from rlinf_scheduler.worker.supervision import Supervision, groups_of
 
-# An interrupted thread waits so long for the answer that comes.
-_INTERRUPTED_S = 1.0
+# An interrupted thread waits so long for the answer that comes, and whoever lets a name go until it is free.
+_INTERRUPTED_S = _FREED_S = 1.0
 GroupT = TypeVar("GroupT", bound=GroupCalls[Any])
 LaunchFunction: TypeAlias = Callable[[], GroupT]
 
@@ -253,9 +253,9 @@ def _register(session: Session, name: str, about: dict[str, int]) -> None:
 
 
 def free_name(session: Session, name: str) -> None:
-    """Let others have a group's name, if this process has it."""
+    """Let others have a group's name, if this process has it; who is told of its end next may take it at once."""
     with suppress(CommError):  # without a job no name is taken
-        session.directory.unregister_async(group_entry(name))
+        session.directory.unregister_async(group_entry(name)).wait(_FREED_S)
 
 
 def begin(session: Session, launch: LaunchFunction[GroupT]) -> Promise[GroupT]:
