@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm.rundir import RunDirectory
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span
+from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span, at_step
 from rlinf_scheduler.tracing import span_file
 from rlinf_scheduler.tracing.span_file import (
     ClockNote,
@@ -99,6 +100,24 @@ def test_names_that_cannot_be_encoded_are_written_so_that_they_can(tmp_path, nam
     assert [span.name for span in (*content.spans, *content.still_open.spans)] == [shown, "step 1", shown]
     assert content.spans[0].items == (("env:0", 7),)
     assert content.threads == {1: shown}
+
+
+@pytest.mark.parametrize(
+    ("said", "noted"),
+    [(np.int64(7), 7), (-1, -1), (2.5, None), ("warm-up", None), (1 << 70, None), (True, None)],
+)
+def test_whatever_a_program_calls_its_step_no_span_is_lost(tmp_path, said, noted):
+    thread = SpanFileThread(SpanFileWriter(tmp_path / "p", HEAD, 1 << 20), "rollout:1")
+    TIMES.trace(thread.add)
+    try:
+        with at_step(said):
+            TIMES.note_moved(PUT, 0.0, "put", "items")
+        TIMES.note_moved(PUT, 0.0, "put", "items")
+    finally:
+        TIMES.trace(None)
+    thread.end()
+    assert thread.ended.wait(30)
+    assert [span.step for span in read(tmp_path / "p").spans] == [noted, None]
 
 
 def test_what_is_not_understood_hides_nothing_that_follows(tmp_path):

@@ -20,6 +20,7 @@ from weakref import ref
 
 import msgspec
 
+from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.threads import OWN_THREADS
@@ -108,6 +109,13 @@ _site_of_caller = site.get
 # Which training step a thread or task works at; None where nobody said.
 _step: ContextVar[int | None] = ContextVar("rlinf_step", default=None)
 current_step = _step.get
+_MAX_STEP = (1 << 63) - 1
+
+
+def _noted(step: object) -> int | None:
+    """Return a step as a span can have it: one that no file can have would take the spans beside it with it."""
+    number = None if step is None else whole_number(step, lowest=-_MAX_STEP)
+    return None if number is None or number > _MAX_STEP else number
 
 
 @contextmanager
@@ -272,7 +280,7 @@ class Timekeeper:
             subject=subject,
             items=items,
             versions=versions,
-            step=current_step(),
+            step=_noted(current_step()),
         )
         if self.given is not None and kind in GIVES:
             self.given.append(span)
