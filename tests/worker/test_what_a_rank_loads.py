@@ -7,6 +7,8 @@ PROGRAM = """
 import sys
 import rlinf_scheduler.host.host
 from rlinf.scheduler import Worker
+from rlinf_scheduler.rooms import of_room
+of_room("profiling.sampled:serve_profiles"), of_room("tracing.tracer:Tracer")  # as `be_observed` does
 print(*sys.modules)
 """
 # Each comes with its first use.
@@ -32,6 +34,7 @@ NOT_NEEDED = (
     "rlinf_scheduler.worker.node_watch",
     "rlinf_scheduler.weights",
     "rlinf_scheduler.worker.group",
+    "rlinf_scheduler.worker.group_calls",
     "rlinf_scheduler.worker.launch",
     "torch",
 )

@@ -98,6 +98,8 @@ class ChannelServer:
         self.samples: deque[tuple[float, int, int]] = deque(maxlen=int(RATES_S / SAMPLE_S) + 1)
         self._next_sample = 0.0
         self._stopped = False
+        # Found now: what has to be loaded for it would hold up the I/O thread when a client dies.
+        self._why_gone = of_room("devices.items:why_gone") if spec.device_items else None
         self._built: dict[Callable[[ChannelServer], object], object] = {}
         self.handlers = _Handlers(self, features)
         self.handlers |= {
@@ -321,10 +323,9 @@ class ChannelServer:
         # It had these, and may have written into them, and did not come to say so.
         taken = {ticket for ticket, items in deliveries if is_consumed(item.payload for item in items)}
         self.carry_out(self.state.apply(Lose(taken), process_id))
-        if self.spec.device_items:
+        if self._why_gone is not None:
             # It looks into shared memory, which may fail: the rest is done all the same.
-            why_gone = of_room("devices.items:why_gone")
-            run_guarded(self._lose_items, partial(why_gone, process_id, known.name))
+            run_guarded(self._lose_items, partial(self._why_gone, process_id, known.name))
         for lose in self.on_lost:
             lose(process_id)
 

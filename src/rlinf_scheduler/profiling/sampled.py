@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,7 +21,10 @@ from rlinf_scheduler.errors import CommError, ResultTimeout
 from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.stacks import frames_of_threads, is_own_thread
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.worker.group_calls import KnownRank
+
+if TYPE_CHECKING:
+    # Ranks load this file when they start, and are no drivers.
+    from rlinf_scheduler.worker.group_calls import KnownRank
 
 # How long after the end of a profile a rank may take to send what it has seen.
 SENDING_S = 10.0
