@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
 import msgspec
 import pytest
@@ -164,7 +163,8 @@ class Life:
         return self.state.apply(put, client, Item(None, 1, size_bytes))
 
     def fill(self, number):
-        return self.of_ticket(partial(Fill, size_bytes=3), number, number)
+        client, ticket = self.one_of(self.tickets, number) or ("nobody", 0)
+        return self.state.apply(Fill(ticket, size_bytes=3), client, ticket)
 
     def ripen(self, number):
         return self.of_ticket(Linger, number)
@@ -216,9 +216,9 @@ class Life:
     def discard(self, number):
         return self.state.apply(MoveDead(self.one_of(self.state.policy(DeadLetters).letters, number), False))
 
-    def of_ticket(self, operation, number, *item):
+    def of_ticket(self, operation, number):
         client, ticket = self.one_of(self.tickets, number) or ("nobody", 0)
-        return self.state.apply(operation(ticket), client, *item)
+        return self.state.apply(operation(ticket), client)
 
     def confirm(self, number):
         client, ticket = self.one_of(self.tickets, number) or ("nobody", 0)
@@ -380,6 +380,10 @@ SEE = ("subscribe", "a", None, 0)
     before=[], between=[("ask", "a", "default"), ("lose", "a"), ("get", "b", "default", True), ("confirm", 1)]
 )
 @example(before=[SEE, PUT], between=[("get", "b", TAP, True), ("confirm", 1), PUT])
+@example(
+    before=[],
+    between=[("get_batch", "a", "default", 3, 0, True), PUT, ("reserve", "a", "default", 0), ("fill", 2)],
+)
 @example(before=[SEE, PUT, ("unsubscribe", "a", True)], between=[])
 @example(before=[SEE, PUT], between=[PUT, ("unsubscribe", "a", True), PUT])
 @example(before=[SEE, PUT], between=[("unsubscribe", "a", True), SEE, PUT])
