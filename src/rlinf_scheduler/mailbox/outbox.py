@@ -107,8 +107,10 @@ class Sending(Transfer):
         if self._recipient is None:
             self.end(error=CancelledError())
         else:
-            self._recipient.follow(self._recipient.client.cancel(self.ticket))
-            self.soon(lambda: self.end(error=CancelledError()))
+            withdrawn = self._recipient.client.cancel(self.ticket)
+            self._recipient.follow(withdrawn)
+            if withdrawn:  # else it was at its deadline, which says in the end that it may be held
+                self.soon(lambda: self.end(error=CancelledError()))
 
     def lose(self, error: PeerDied) -> None:
         """The peer is gone: that is the end, or it is looked for again after a moment."""
