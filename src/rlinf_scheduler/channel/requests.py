@@ -158,7 +158,12 @@ class Requests:
         self.send_at_once(message, kind, what, timeout_s, answer)
 
     def send_at_once(
-        self, message: control_wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
+        self,
+        message: control_wire.Control,
+        kind: Any,
+        what: str,
+        timeout_s: float | None,
+        answer: Promise[Any],
     ) -> None:
         """Send a request before what was dropped since it was handed over; else as `send`."""
         client = self._client

@@ -25,7 +25,7 @@ import msgspec
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.connection import USUAL_WAY, BeginAnew, ChannelConnection
-from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.refusals import ending_error
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.comm.codec import Encoded
@@ -306,7 +306,8 @@ class Shortcuts:
             return
         invited: Promise[Reply] = Promise()
         invited.add_done_callback(partial(self._on_invited, request))
-        about = control_wire.Invitation, "invite", ANSWER_S
+        # Without a deadline: a thread asks once, and the server may stand still now.
+        about = control_wire.Invitation, "invite", None
         self._client.requests.send_at_once(control_wire.Invite(), *about, invited)
 
     def _end(self) -> None:
