@@ -84,7 +84,8 @@ class ComponentPlacement:
     ) -> None:
         checked = try_read_cluster_config(config)
         topology, misfits = _lay_over(topology_of(where), checked)
-        found = find_places(topology, _plannable(checked, misfits))
+        entries = _plannable(checked, misfits)
+        found = find_places(topology, entries, _unplaced(checked, entries))
         self._plan, unplaced = try_plan_components(topology, found.rules)
         errors = [*misfits, *found.errors, *unplaced]
         if not (checked.rules or checked.mistakes or errors):
@@ -226,6 +227,14 @@ def _paths_of_wrong_groups(config: ClusterConfig, misfits: Iterable[ConfigError]
         for group in config.node_groups
         if any(path == group.path or path.startswith((f"{group.path}.", f"{group.path}[")) for path in paths)
     }
+
+
+def _unplaced(config: ClusterConfig, plannable: Iterable[PlacementRule | PlacementWish]) -> set[str]:
+    """The components whose entries have a mistake, or name what has one."""
+    keys = [error.component for error in config.mistakes]
+    named = {name.strip() for key in keys for name in key.split(",")}
+    named.update(name for rule in config.rules for name in rule.components)
+    return named.difference([""], *(entry.components for entry in plannable))
 
 
 def _plannable(config: ClusterConfig, misfits: list[ConfigError]) -> list[PlacementRule | PlacementWish]:

@@ -114,3 +114,4 @@ def test_options_that_mean_nothing_are_refused(conf, measured, tmp_path):
     assert "memory of the accelerators is not known" in auto(conf, measured, "--memory", "actor=4").stderr
     assert "are of --auto" in rlinf("plan", conf(CONFIG), "--nodes", "1x8", "--memory", "actor=4").stderr
     assert "cannot be read" in auto(conf, str(tmp_path / "nowhere.json")).stderr
+    assert "--auto takes" in auto(conf, measured, "--json").stderr

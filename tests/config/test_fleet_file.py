@@ -236,3 +236,9 @@ def test_misspelt_key_is_one_mistake(mistakes, text, key, meant):
     assert f"did you mean '{meant}'?" in told
     assert "mistakes" not in told
     assert "the key '" not in told
+
+
+def test_a_fleet_has_the_bounds_of_a_shape(mistakes):
+    entry = "{count: 65536, accelerators: {type: NVIDIA, count: 65536}}"
+    said = mistakes(f"version: 1\nnodes: [{entry}, {entry}]\n")
+    assert "at most 65536 nodes and 1048576 accelerators" in said

@@ -301,3 +301,53 @@ def test_a_mistake_in_a_config_is_told_with_its_place(entry, said):
 def test_a_place_that_cannot_be_had_is_an_error_of_placement():
     with pytest.raises(PlacementError, match="component 'rollout'"):
         planned({"count": 99})
+
+
+def test_what_is_in_two_node_groups_is_had_once():
+    groups = NodeGroup("one", (0,)), NodeGroup("both", (0, 1))
+    topology = Topology.parse("2x4").with_node_groups(groups)
+    assert texts(topology, wish("a", node_groups=("one", "both"), count=6)) == {"a": "0-3,8-9"}
+
+
+def test_who_takes_all_comes_after_those_that_say_how_many():
+    assert texts(Topology.parse("1x4"), wish("a"), wish("b", count=1)) == {"a": "1-3", "b": "0"}
+
+
+def test_a_node_of_two_models_is_neither():
+    mixed = Topology((node("A800, H100"),))
+    assert "its accelerators are A800, H100" in error_of(mixed, wish("a", properties=Properties(gpu="H100")))
+
+
+def test_nodes_are_no_devices_to_share():
+    topology = Topology.parse("1x4")
+    env = PlacementRule(("env",), "0:0-3", ("node",))
+    assert "'env' has none" in error_of(topology, env, wish("a", sharing=("env",)))
+    actor = PlacementRule(("actor",), "0-3")
+    assert "nodes are none" in error_of(topology, actor, wish("a", node_groups=("node",), sharing=("actor",)))
+
+
+def test_what_is_short_is_told_as_it_is():
+    topology = Topology.parse("3x3")
+    assert "9 are free" in error_of(topology, wish("a", count=8, processes=2))
+    actor = PlacementRule(("actor",), "0-3")
+    assert "4 are of 'actor'" in error_of(topology, actor, wish("a", count=6, sharing=("actor",)))
+    assert "at most 1048576" in error_of(topology, wish("a", count=1, processes=10**9))
+
+
+@pytest.mark.parametrize(
+    "actor", ["0-x", {"node_group": "wrong", "placement": 0}, {"counts": 4, "beside": "b"}, "9"]
+)
+def test_who_names_a_component_with_a_mistake_adds_none(actor):
+    cluster = {
+        "node_groups": [{"label": "wrong", "node_ranks": 9}],
+        "component_placement": {"actor": actor, "b": {"with": "actor"}},
+    }
+    with pytest.raises(ConfigError) as raised:
+        ComponentPlacement({"cluster": cluster}, Topology.parse("1x4"))
+    assert "no component" not in str(raised.value)
+
+
+def test_properties_beside_a_placement_are_told():
+    entry = {"node_group": {"gpu": "H100"}, "placement": "0-3"}
+    with pytest.raises(PlacementError, match="leave one of them out"):
+        ComponentPlacement({"component_placement": {"a": entry}}, Topology.parse("1x4"))

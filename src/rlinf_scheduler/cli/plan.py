@@ -75,20 +75,24 @@ def plan(
     where = _where(nodes or [], fleet or [], 2 if diff else 1)
     groups = dict(map(_tensor_parallel, tp or []))
     if diff:
-        if len(configs) != 2 or html is not None or as_map or groups or without:
-            raise typer.BadParameter(
-                "--diff takes two configs, and of the other options --nodes, --fleet, --json and --ranks"
-            )
+        others = html is not None or as_map or groups or without or explain or auto
+        _refuse_if(
+            others or len(configs) != 2,
+            "--diff takes two configs, and of the other options --nodes, --fleet, --json and --ranks",
+        )
         _show_diff(configs, where, as_json=as_json, every_rank=every_rank)
         return
     if len(configs) != 1:
         raise typer.BadParameter("give one config; two with --diff", param_hint="CONFIG")
-    if as_json and as_map:
-        raise typer.BadParameter("--json and --map are two answers: ask for one of them")
+    _refuse_if(as_json and as_map, "--json and --map are two answers: ask for one of them")
     read = (*configs, *(fleet or []), *(auto or []))
     _check_is_other(html, read, "--html")
     _check_is_other(curve, read, "--curve")
     if auto or phases or memory or curve:
+        _refuse_if(
+            as_json or as_map or html is not None or every_rank or groups or explain or without,
+            "--auto takes, of the other options, --nodes, --fleet, --phases, --memory and --curve",
+        )
         _show_splits(configs[0], where[0], auto or [], phases, memory or [], curve)
         return
     with readable_errors():
@@ -125,6 +129,11 @@ def _show_diff(configs: Sequence[Path], where: Sequence[Where], *, as_json: bool
         typer.echo(render_diff(found, every_rank=every_rank), nl=False)
     if found.moves:
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def _refuse_if(asked: object, problem: str) -> None:
+    if asked:
+        raise typer.BadParameter(problem)
 
 
 def _check_is_other(file: Path | None, read: Sequence[Path], option: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +18,9 @@ from rlinf_scheduler.config.schema import Section, read_settings
 from rlinf_scheduler.config.source import ConfigSource
 from rlinf_scheduler.config.yaml_file import quoted, read_yaml_file
 from rlinf_scheduler.errors import ConfigError, raise_config_errors
+from rlinf_scheduler.planning.topology import MAX_ACCELERATORS, MAX_NODES
 
 _KEYS = ["version", "nodes"]
-_MAX_ALIKE = 2**16
 _HEADER = """\
 # The nodes of a cluster, in rank order. `rlinf plan CONFIG --fleet THIS_FILE` plans on them, anywhere.
 """
@@ -81,7 +82,7 @@ def _read_type(value: Any) -> str:
 _Text = Annotated[str, PlainValidator(_read_text)]
 _Type = Annotated[str, PlainValidator(_read_type)]
 _Size = Annotated[int, Field(ge=0)]
-_Count = Annotated[int, Field(ge=1, le=_MAX_ALIKE)]
+_Count = Annotated[int, Field(ge=1, le=MAX_NODES)]
 
 
 class _AlikeSection(Section):
@@ -142,20 +143,27 @@ def _nodes(data: Mapping[str, Any], errors: list[ConfigError]) -> Iterator[Fleet
         errors.append(ConfigError(f"the key 'version' is missing; {reads}"))
     elif data.get("version", FLEET_VERSION) != FLEET_VERSION:
         errors.append(ConfigError(f"'version' is {shown(data['version'])}; {reads}", path="version"))
+    num_nodes = num_accelerators = 0
     for path, entry in _entries(data["nodes"], "nodes", errors):
         section, found = check(_NodeSection, entry, path)
         errors.extend(found)
-        if section is not None:
-            yield from _alike_nodes(section, path, errors)
+        if section is not None and (node := _node(section, path, errors)) is not None:
+            num_nodes += section.count
+            num_accelerators += section.count * len(node.accelerators)
+            if num_nodes > MAX_NODES or num_accelerators > MAX_ACCELERATORS:
+                most = f"{MAX_NODES} nodes and {MAX_ACCELERATORS} accelerators"
+                errors.append(ConfigError(f"there can be at most {most}", path=path))
+                return
+            yield from repeat(node, section.count)
 
 
-def _alike_nodes(section: _NodeSection, path: str, errors: list[ConfigError]) -> Iterator[FleetNode]:
+def _node(section: _NodeSection, path: str, errors: list[ConfigError]) -> FleetNode | None:
     said = [key for key in ("node_id", "ip", "hostname") if getattr(section, key)]
     if section.count > 1 and said:
         problem = f"{section.count} nodes that are alike cannot have one '{said[0]}'; write them one by one"
         errors.append(ConfigError(problem, path=f"{path}.count"))
-        return
-    node = FleetNode(
+        return None
+    return FleetNode(
         section.node_id,
         section.ip,
         section.hostname,
@@ -165,8 +173,6 @@ def _alike_nodes(section: _NodeSection, path: str, errors: list[ConfigError]) ->
         tuple(sorted(section.labels)),
         path,
     )
-    for _ in range(section.count):
-        yield node
 
 
 def _accelerators(value: Any, path: str, errors: list[ConfigError]) -> Iterator[FleetAccelerator]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from rlinf_scheduler.checks import is_text_or_number
@@ -144,6 +144,10 @@ class _RuleReader:
 
 
 def _labels(value: Any) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        raise PlacementError(
+            "`placement` says where it is, and properties are for a place that is to be found: leave one of them out"
+        )
     return (CLUSTER_GROUP,) if value is None else read_names(value)
 
 

@@ -1,18 +1,19 @@
 """Places that are found: from what a component's place must be, and what others have, to the numbers that it means.
 
 The same wishes on the same nodes give the same numbers. What is written comes first; then, of the wishes whose
-neighbours are placed, the one that the fewest resources fit; of those alike the first in the file.
+neighbours are placed, the one that the fewest resources fit; of those alike the first in the file, and last those that
+take all that are free.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from rlinf_scheduler.errors import ConfigError, PlacementError
-from rlinf_scheduler.planning.grammar import format_segments, segments_of
+from rlinf_scheduler.planning.grammar import MAX_RANK, format_segments, segments_of
 from rlinf_scheduler.planning.plan import ComponentPlan
 from rlinf_scheduler.planning.planner import PlacementRule, try_plan_components
 from rlinf_scheduler.planning.resources import BARE_NODE, ResourceRow, ResourceTable
@@ -54,12 +55,15 @@ class FoundPlaces:
     errors: tuple[ConfigError, ...]
 
 
-def find_places(topology: Topology, entries: Iterable[PlacementRule | PlacementWish]) -> FoundPlaces:
+def find_places(
+    topology: Topology, entries: Iterable[PlacementRule | PlacementWish], unplaced: Collection[str] = ()
+) -> FoundPlaces:
     """Find numbers for all entries that have none.
 
     Args:
         topology: the nodes, with their node groups.
         entries: what the file says.
+        unplaced: components that have an entry with a mistake: wishes that name them are left out.
 
     >>> entries = [PlacementRule(("actor",), "0-3"), PlacementWish(("rollout",), count=4, same="node")]
     >>> [rule.text for rule in find_places(Topology.parse("2x4"), entries).rules]
@@ -70,7 +74,7 @@ def find_places(topology: Topology, entries: Iterable[PlacementRule | PlacementW
     written = [entry for entry in listed if isinstance(entry, PlacementRule)]
     if not wishes:
         return FoundPlaces(tuple(written), (), ())
-    finder = _Finder(topology, listed)
+    finder = _Finder(topology, listed, unplaced)
     for plan in try_plan_components(topology, written)[0].components.values():
         finder.occupy(plan)
     found: dict[int, FoundPlace] = {}
@@ -134,9 +138,14 @@ class _Shape:
 class _Finder:
     """Who has which devices, while places are found one after another."""
 
-    def __init__(self, topology: Topology, entries: Sequence[PlacementRule | PlacementWish]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        entries: Sequence[PlacementRule | PlacementWish],
+        unplaced: Collection[str],
+    ) -> None:
         self._topology = topology
-        self._names = [name for entry in entries for name in entry.components]
+        self._names = [*(name for entry in entries for name in entry.components), *unplaced]
         self._holders: dict[str, _DeviceMasks] = {}
         self._used: _DeviceMasks = {}
         self._load: dict[int, int] = defaultdict(int)
@@ -167,7 +176,7 @@ class _Finder:
                 waiting.append(wish)
             except PlacementError as error:
                 errors.append(error.at(path=error.path or wish.path, component=wish.name))
-        waiting.sort(key=lambda wish: sum(row.size for row in self._fitting[id(wish)]))
+        waiting.sort(key=lambda wish: (sum(row.size for row in self._fitting[id(wish)]), _takes_all(wish)))
         unplaced = {name for wish in waiting for name in wish.components}
         while waiting:
             ready = next((each for each in waiting if unplaced.isdisjoint(each.others)), None)
@@ -193,7 +202,7 @@ class _Finder:
         chosen = self._choose(wish, rooms, shape)
         pieces = sorted(
             (piece for room, count in chosen for piece in room.take(count, shape.width)),
-            key=lambda piece: piece.row.first + piece.first,
+            key=lambda piece: piece.row.first + piece.first - piece.row.first_on_node,
         )
         rule = PlacementRule(
             wish.components,
@@ -201,10 +210,11 @@ class _Finder:
             wish.node_groups,
             *(wish.path,) * 3,
         )
+        num_free = self._num_free(wish, rows)
         plan = try_plan_components(self._topology, [rule])[0]
         for component in plan.components.values():
             self.occupy(component)
-        return FoundPlace(wish, rule, tuple(self._reasons(wish, rooms, chosen)))
+        return FoundPlace(wish, rule, tuple(self._reasons(wish, num_free, chosen)))
 
     # -- what fits -------------------------------------------------------------------------------------
 
@@ -268,6 +278,14 @@ class _Finder:
                     f"'{name}', which it is not to be with, is on all of them: {_fits(rows)}"
                 )
             rows = kept
+        for name in wish.sharing:
+            on_bare_nodes = not any(hardware_type for _, hardware_type in self._holders[name])
+            if on_bare_nodes or all(row.kind is BARE_NODE for row in rows):
+                who = f"'{name}' has none" if on_bare_nodes else "nodes are none"
+                raise PlacementError(
+                    f"`with: {name}` is for the same devices, and {who}",
+                    hint=f"`beside: {name}` is for the same nodes",
+                )
         return rows
 
     def _nodes_of(self, name: str) -> set[int]:
@@ -278,11 +296,11 @@ class _Finder:
     def _rooms(self, wish: PlacementWish, rows: Sequence[ResourceRow], width: int) -> Iterator[_Room]:
         """Yield what is free, by node; by island where one is asked for."""
         rooms: dict[tuple[int, int], _Room] = {}
-        for row in rows:
+        for row, free in self._free(wish, rows):
             islands = self._topology.nodes[row.node_rank].islands if row.kind.accelerators else ()
             if wish.same == "island" and not islands:
                 continue
-            for piece in _pieces(row, self._free(wish, row), islands):
+            for piece in _pieces(row, free, islands):
                 island = islands[piece.first] if wish.same == "island" else 0
                 room = rooms.get((row.node_rank, island))
                 if room is None:
@@ -292,7 +310,16 @@ class _Finder:
                 room.capacity += piece.size // width * width
         yield from (room for room in rooms.values() if room.capacity)
 
-    def _free(self, wish: PlacementWish, row: ResourceRow) -> int:
+    def _free(self, wish: PlacementWish, rows: Iterable[ResourceRow]) -> Iterator[tuple[ResourceRow, int]]:
+        """Yield rows with what a wish may have of them; what is in two of its node groups is had once."""
+        had: _DeviceMasks = {}
+        for row in rows:
+            key = row.node_rank, row.kind.hardware_type
+            free = self._free_in(wish, row) & ~had.get(key, 0)
+            had[key] = had.get(key, 0) | free
+            yield row, free
+
+    def _free_in(self, wish: PlacementWish, row: ResourceRow) -> int:
         mask = ((1 << row.size) - 1) << row.first_on_node
         if row.kind is BARE_NODE:
             return mask
@@ -335,7 +362,8 @@ class _Finder:
         )
         num_nodes = len(fit) if wish.count is None else wish.count // each
         if len(fit) < num_nodes or not fit:
-            problem = f"{counted(max(num_nodes, 1), 'node')} with {each} free each are needed"
+            whose = f" of {list_names(wish.sharing)}" if wish.sharing else " free"
+            problem = f"{counted(max(num_nodes, 1), 'node')} with {each}{whose} each are needed"
             raise self._shortage(wish, problem, rooms)
         return [(room, each) for room in fit[:num_nodes]]
 
@@ -348,13 +376,15 @@ class _Finder:
             return PlacementError(
                 problem, hint="`island` of accelerators in a fleet's file says it; or `same: node`"
             )
-        return self._shortage(wish, f"{counted(count, noun)}{where} are needed{wide}", rooms)
+        verb = "is" if count == 1 else "are"
+        return self._shortage(wish, f"{counted(count, noun)}{where} {verb} needed{wide}", rooms)
 
     def _shortage(self, wish: PlacementWish, problem: str, rooms: list[_Room]) -> PlacementError:
         rows = self._near(wish, self._fitting[id(wish)])
-        fit, free = sum(row.size for row in rows), sum(room.capacity for room in rooms)
-        said = [f"{problem}; of {counted(fit, self._noun(wish))} that may be chosen, {free} are free"]
-        if free:
+        fit, free = sum(row.size for row in rows), self._num_free(wish, rows)
+        whose = f"of {list_names(wish.sharing)}" if wish.sharing else "free"
+        said = [f"{problem}; of {counted(fit, self._noun(wish))} that may be chosen, {free} are {whose}"]
+        if rooms:
             most = max(rooms, key=lambda room: (room.capacity, -room.node_rank))
             said.append(f"at most {most.capacity} on one {wish.same or 'node'}, node {most.node_rank}")
         holders = {} if wish.sharing else self._holders_in(rows)
@@ -362,6 +392,9 @@ class _Finder:
         first = next(iter(holders), "")
         hint = f"`with: {first}` shares the devices of '{first}'" if first else ""
         return PlacementError(", ".join(said), hint=hint)
+
+    def _num_free(self, wish: PlacementWish, rows: Iterable[ResourceRow]) -> int:
+        return sum(free.bit_count() for _, free in self._free(wish, rows))
 
     def _holders_in(self, rows: Sequence[ResourceRow]) -> dict[str, int]:
         """Return how many of some resources each component has."""
@@ -378,7 +411,7 @@ class _Finder:
     # -- why -----------------------------------------------------------------------------------------------
 
     def _reasons(
-        self, wish: PlacementWish, rooms: Sequence[_Room], chosen: Sequence[tuple[_Room, int]]
+        self, wish: PlacementWish, num_free: int, chosen: Sequence[tuple[_Room, int]]
     ) -> Iterator[str]:
         rows, noun = self._fitting[id(wish)], self._noun(wish)
         fit = sum(row.size for row in rows)
@@ -390,7 +423,7 @@ class _Finder:
         yield from (f"not with '{name}': not {node_list(self._nodes_of(name))}" for name in wish.not_with)
         yield from (f"on devices of '{name}'" for name in wish.sharing)
         if not wish.sharing and noun != BARE_NODE.noun:
-            yield f"{sum(room.capacity for room in rooms)} of them are free of other components"
+            yield f"{num_free} of them are free of other components"
         nodes = sorted({room.node_rank for room, _ in chosen})
         taken = sum(count for _, count in chosen)
         what = "" if noun == BARE_NODE.noun else f"{counted(taken, noun)} on "
@@ -435,6 +468,8 @@ def _shape(wish: PlacementWish) -> _Shape:
         return _Shape()
     if count is None:
         raise PlacementError("`processes` needs `count`: how many resources they share")
+    if processes > MAX_RANK + 1:
+        raise PlacementError(f"`processes` is {processes}; there can be at most {MAX_RANK + 1}")
     if processes % count and count % processes:
         raise PlacementError(
             f"{processes} processes cannot share {count} resources evenly; one count divides the other"
@@ -445,6 +480,10 @@ def _shape(wish: PlacementWish) -> _Shape:
             f"`per_node` is {each}, which is not a multiple of {shape.width}, what a process has"
         )
     return shape
+
+
+def _takes_all(wish: PlacementWish) -> bool:
+    return wish.count is None and not wish.sharing
 
 
 def _fits(rows: Iterable[ResourceRow]) -> str:

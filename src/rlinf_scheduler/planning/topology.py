@@ -14,8 +14,8 @@ from rlinf_scheduler.planning.environments import environment_errors
 from rlinf_scheduler.planning.node_groups import CLUSTER_GROUP, NODE_GROUP, NodeGroup, node_group_errors
 from rlinf_scheduler.wording import counted, did_you_mean, list_names
 
-_MAX_NODES = 2**16
-_MAX_ACCELERATORS = 2**20
+MAX_NODES = 2**16
+MAX_ACCELERATORS = 2**20
 _SHAPE = re.compile(r"\s*(?:(?P<nodes>\d{1,9})\s*[xX]\s*)?(?P<accelerators>\d{1,9})\s*", re.ASCII)
 
 
@@ -138,8 +138,8 @@ class Topology:
                 raise _shape_error(text, start, part, "a topology must have at least one node")
             num_nodes, size = int(match["nodes"] or 1), int(match["accelerators"])
             total += num_nodes * size
-            if len(counts) + num_nodes > _MAX_NODES or total > _MAX_ACCELERATORS:
-                most = f"{_MAX_NODES} nodes and {_MAX_ACCELERATORS} accelerators"
+            if len(counts) + num_nodes > MAX_NODES or total > MAX_ACCELERATORS:
+                most = f"{MAX_NODES} nodes and {MAX_ACCELERATORS} accelerators"
                 raise _shape_error(text, start, part, f"there can be at most {most}")
             counts.extend([size] * num_nodes)
             start += len(part) + 1

@@ -159,5 +159,6 @@ class PlacementWish:
 
 def _is_said(wanted: str, model: str) -> bool:
     """Return whether every word of a wanted model is one of a node's, so that A10 is no A100."""
-    words = _WORD.findall(wanted.casefold())
-    return bool(words) and set(words) <= set(_WORD.findall(model.casefold()))
+    words = set(_WORD.findall(wanted.casefold()))
+    models = model.casefold().split(", ")  # a node may have several, and must have no other
+    return bool(words) and all(words <= set(_WORD.findall(each)) for each in models)
