@@ -16,9 +16,10 @@ cluster:
 """
 
 
-def group(name, num_ranks, busy):
-    methods = [{"spent": {"count": 1}}]
-    return {"name": name, "num_ranks": num_ranks, "lived_s": 100.0, "busy": busy, "methods": methods}
+def group(name, num_ranks, busy, waiting=0.0):
+    methods = [{"spent": {"count": 1, "share": 1.0}}]
+    figures = {"lived_s": 100.0, "busy": busy, "waiting": waiting, "cores": 0.0}
+    return {"name": name, "num_ranks": num_ranks, "methods": methods, **figures}
 
 
 def report(file, step_s, *groups, count=10):
@@ -93,6 +94,9 @@ def test_the_curve_is_drawn(conf, measured, tmp_path):
         ("not json", "is no report"),
         ("{}", "is no report"),
         (json.dumps({"groups": [], "step": None}), "has no steps"),
+        ("[" * 100_000, "is no report"),
+        (json.dumps({"groups": [], "step": {"count": 1, "mean_s": "x"}}), "is no report"),
+        (json.dumps({"groups": [group("actor", 4, float("nan"))], "step": None}), "is no report"),
         (
             json.dumps({"groups": [group("judge", 1, 0.5)], "step": {"count": 1, "mean_s": 1.0}}),
             "there are 'judge'",
@@ -115,3 +119,27 @@ def test_options_that_mean_nothing_are_refused(conf, measured, tmp_path):
     assert "are of --auto" in rlinf("plan", conf(CONFIG), "--nodes", "1x8", "--memory", "actor=4").stderr
     assert "cannot be read" in auto(conf, str(tmp_path / "nowhere.json")).stderr
     assert "--auto takes" in auto(conf, measured, "--json").stderr
+
+
+def test_a_component_that_is_not_in_the_report_is_not_left_out_of_the_split(conf, tmp_path):
+    others = group("Rollout", 2, 0.9), group("actor", 4, 0.3)
+    said = auto(conf, report(tmp_path / "report.json", 9.3, *others)).stderr
+    assert "no group of this name has worked" in said
+    assert "there are 'Rollout', 'actor'" in said
+
+
+def test_the_time_of_calls_that_wait_side_by_side_has_to_be_said(conf, tmp_path):
+    groups = group("rollout", 2, 0.0, waiting=10.8), group("actor", 4, 0.3)
+    file = report(tmp_path / "report.json", 9.3, *groups)
+    assert "does not tell for how long 'rollout' is at work" in auto(conf, file).stderr
+    result = auto(conf, file, "--at-work", "rollout=9")
+    assert "rollout          4        9 s  36 s of a device  -" in result.stdout
+    assert "is given 2 times" in auto(conf, file, *["--at-work", "rollout=9"] * 2).stderr
+    assert "is not COMPONENT=SECONDS" in auto(conf, file, "--at-work", "rollout").stderr
+
+
+def test_processes_go_on_sharing_devices(conf, tmp_path):
+    file = report(tmp_path / "report.json", 9.0, group("rollout", 8, 0.9), group("actor", 4, 0.3))
+    config = CONFIG.replace("0-3:0-1", "0-3:0-7")
+    result = rlinf("plan", conf(config), "--nodes", "1x8", "--auto", file)
+    assert "  rollout: 0-5:0-11" in result.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -41,6 +42,10 @@ _PHASES_HELP = "Of --auto: phases `in-turn` or `side-by-side`; by default as the
 _MEMORY_HELP = (
     "Of --auto: COMPONENT=GB, what it holds of each device while others run; may be given several times."
 )
+_AT_WORK_HELP = (
+    "Of --auto: COMPONENT=SECONDS, for how long it is at work in a step, where the report does not tell that; once for "
+    "each report."
+)
 _CURVE_HELP = "Of --auto: also draw the step of every split, as SVG."
 _WITHOUT_HELP = (
     "Show what remains when a node is gone: node3, its address or its name; may be given several times. "
@@ -67,6 +72,9 @@ def plan(
     auto: Annotated[list[Path] | None, typer.Option(metavar="REPORT", help=_AUTO_HELP)] = None,
     phases: Annotated[str | None, typer.Option(metavar="HOW", help=_PHASES_HELP)] = None,
     memory: Annotated[list[str] | None, typer.Option(metavar="COMPONENT=GB", help=_MEMORY_HELP)] = None,
+    at_work: Annotated[
+        list[str] | None, typer.Option(metavar="COMPONENT=SECONDS", help=_AT_WORK_HELP)
+    ] = None,
     curve: Annotated[Path | None, typer.Option(metavar="FILE", help=_CURVE_HELP)] = None,
     diff: Annotated[bool, typer.Option("--diff", help=_DIFF_HELP)] = False,
     without: Annotated[list[str] | None, typer.Option(metavar="NODE", help=_WITHOUT_HELP)] = None,
@@ -88,12 +96,12 @@ def plan(
     read = (*configs, *(fleet or []), *(auto or []))
     _check_is_other(html, read, "--html")
     _check_is_other(curve, read, "--curve")
-    if auto or phases or memory or curve:
+    if auto or phases or memory or at_work or curve:
         _refuse_if(
             as_json or as_map or html is not None or every_rank or groups or explain or without,
-            "--auto takes, of the other options, --nodes, --fleet, --phases, --memory and --curve",
+            "--auto takes, of the other options, --nodes, --fleet, --phases, --memory, --at-work and --curve",
         )
-        _show_splits(configs[0], where[0], auto or [], phases, memory or [], curve)
+        _show_splits(configs[0], where[0], auto or [], phases, (memory or [], at_work or []), curve)
         return
     with readable_errors():
         found = planned(configs[0], where[0], without or ())
@@ -146,7 +154,7 @@ def _show_splits(
     where: Where,
     reports: Sequence[Path],
     phases: str | None,
-    memory: Sequence[str],
+    said: tuple[Sequence[str], Sequence[str]],
     curve: Path | None,
 ) -> None:
     from rlinf_scheduler.cli.plan_auto import draw_curve, propose, render_proposal  # noqa: PLC0415
@@ -157,25 +165,30 @@ def _show_splits(
         "side-by-side": "side by side",
     }
     if not reports:
-        raise typer.BadParameter("--phases, --memory and --curve are of --auto")
+        raise typer.BadParameter("--phases, --memory, --at-work and --curve are of --auto")
     if phases not in known:
         raise typer.BadParameter(f"'{phases}' is neither in-turn nor side-by-side", param_hint="--phases")
-    held = dict(_memory(text) for text in memory)
+    memory, at_work = said
+    held = dict(_amount(text, "--memory", "COMPONENT=GB, such as actor=60") for text in memory)
+    at_work_s: dict[str, list[float]] = defaultdict(list)
+    for text in at_work:
+        name, seconds = _amount(text, "--at-work", "COMPONENT=SECONDS, such as rollout=4.5")
+        at_work_s[name].append(seconds)
     with readable_errors():
-        found = propose(planned(config, where).plan, reports, known[phases], held)
+        found = propose(planned(config, where).plan, reports, known[phases], held, at_work_s)
         if curve is not None:
             _write(curve, draw_curve(found).encode("utf-8", "replace"), "--curve")
     typer.echo(render_proposal(found), nl=False)
 
 
-def _memory(text: str) -> tuple[str, float]:
+def _amount(text: str, option: str, wanted: str) -> tuple[str, float]:
     name, _, number = text.rpartition("=")
     try:
         size = float(number)
     except ValueError:
         size = -1.0
     if not name.strip() or not 0 <= size < float("inf"):
-        raise typer.BadParameter(f"'{text}' is not COMPONENT=GB, such as actor=60", param_hint="--memory")
+        raise typer.BadParameter(f"'{text}' is not {wanted}", param_hint=option)
     return name.strip(), size
 
 

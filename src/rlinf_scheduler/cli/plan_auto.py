@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,35 @@ from rlinf_scheduler.planning.wishes import GIGABYTE
 from rlinf_scheduler.wording import counted, list_names, printable, text_table
 
 _MOST_SPLITS = 8
+_ROUNDED = 0.05  # of the time: calls that follow one another are not counted as side by side
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What one report has measured: seconds of a step by group, how many ranks each had, and the step."""
+    """What one report has measured.
+
+    Attributes:
+        file: the report's.
+        seconds: of a step, by group.
+        processor_s: the same, where a group does nothing but on processors.
+        side_by_side: groups whose calls or waits ran side by side, by which these seconds are not known.
+        num_ranks: by group.
+        step_s: the step.
+    """
 
     file: str
     seconds: Mapping[str, float]
+    processor_s: Mapping[str, float]
+    side_by_side: frozenset[str]
     num_ranks: Mapping[str, int]
     step_s: float
+
+    def with_said(self, seconds: Mapping[str, float]) -> _Run:
+        """Return it with seconds that somebody knows better."""
+        return replace(
+            self, seconds={**self.seconds, **seconds}, side_by_side=self.side_by_side.difference(seconds)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +66,7 @@ class Proposal:
     Attributes:
         workloads: what each component needs.
         before: how many devices each has in the config.
+        sharing: how many processes share one of these.
         measured_s: the step as it was measured,
         before_s: and as these figures give it for the config: how far they can be trusted.
         phases: how phases follow each other.
@@ -59,6 +78,7 @@ class Proposal:
 
     workloads: tuple[Workload, ...]
     before: Mapping[str, int]
+    sharing: Mapping[str, int]
     measured_s: float
     before_s: float
     phases: Phases
@@ -69,7 +89,11 @@ class Proposal:
 
 
 def propose(
-    plan: Plan, reports: Sequence[Path], phases: Phases | None, memory_gb: Mapping[str, float]
+    plan: Plan,
+    reports: Sequence[Path],
+    phases: Phases | None,
+    memory_gb: Mapping[str, float],
+    at_work_s: Mapping[str, Sequence[float]],
 ) -> Proposal:
     """Return what each split of a plan's accelerators would give.
 
@@ -78,19 +102,25 @@ def propose(
         reports: files that `rlinf report --json` has written; runs with several splits tell what does not divide.
         phases: how phases follow each other; None: as the last report's step says.
         memory_gb: what components hold of each of their devices while others run.
+        at_work_s: seconds of a step, one for each report, of components of which these do not tell it.
 
     Raises:
-        ConfigError: a file is no report, or has no steps; or nothing of it is in the plan.
+        ConfigError: a file is no report, or has no steps; or does not say what a component needs.
     """
-    runs = [_read_run(path) for path in reports]
+    for name, seconds in at_work_s.items():
+        if len(seconds) != len(reports):
+            raise ConfigError(
+                f"--at-work {name} is given {len(seconds)} times, and there are {counted(len(reports), 'report')}"
+            )
+    runs = [
+        _read_run(path).with_said({name: seconds[index] for name, seconds in at_work_s.items()})
+        for index, path in enumerate(reports)
+    ]
     placed = {name: component for name, component in plan.components.items() if _num_devices(component)}
-    names = [name for name in placed if all(run.seconds.get(name) for run in runs)]
-    if not names:
-        known = list_names(runs[-1].seconds)
-        raise ConfigError(
-            f"no component with accelerators has worked in a step of {runs[-1].file}; there are {known}"
-        )
-    unknown = [name for name in memory_gb if name not in names]
+    names = list(placed)
+    for run in runs:
+        _check_is_known(run, names)
+    unknown = [name for name in (*memory_gb, *at_work_s) if name not in names]
     if unknown:
         raise ConfigError(f"'{unknown[0]}' is not to be split; there are {list_names(names)}")
     last = runs[-1]
@@ -104,7 +134,7 @@ def propose(
         )
         for name in names
     )
-    elsewhere_s = sum(seconds for name, seconds in last.seconds.items() if name not in placed)
+    elsewhere_s = sum(seconds for name, seconds in last.processor_s.items() if name not in placed)
     if phases is None:
         phases = phases_of(last.step_s, [last.seconds[name] for name in names], elsewhere_s)
     num_devices = plan.topology.num_accelerators
@@ -119,6 +149,7 @@ def propose(
     return Proposal(
         workloads,
         before,
+        {name: max(1, placed[name].world_size // before[name]) for name in names},
         last.step_s,
         before_s,
         phases,
@@ -144,7 +175,11 @@ def render_proposal(found: Proposal) -> str:
     ]
     splits = [("step", "against now", "split")]
     splits += [
-        (f"{split.step_s:.3g} s", f"{found.before_s / split.step_s:.2f} x", printable(str(split)))
+        (
+            f"{split.step_s:.3g} s",
+            f"{found.before_s / split.step_s if split.step_s else math.inf:.2f} x",
+            printable(str(split)),
+        )
         for split in found.splits[:_MOST_SPLITS]
     ]
     head = f"a step takes {found.measured_s:.3g} s; its phases run {found.phases}, by which it would be "
@@ -155,11 +190,20 @@ def render_proposal(found: Proposal) -> str:
         "",
         f"expected on {counted(found.num_devices, 'accelerator')}:",
     ]
-    lines += [*text_table(splits, right={0, 1}), "", *placement_of(found.topology, found.splits[0])]
+    lines += [*text_table(splits, right={0, 1}), *_notes(found.topology), ""]
+    lines += placement_of(found.topology, found.splits[0], found.sharing)
     return "".join(f"{line}\n" for line in lines)
 
 
-def placement_of(topology: Topology, split: Split) -> Iterator[str]:
+def _notes(topology: Topology) -> Iterator[str]:
+    models = {
+        node.accelerator_model or node.accelerator_type for node in topology.nodes if node.num_accelerators
+    }
+    if len(models) > 1:
+        yield f"note: all accelerators are taken as alike, and they are not: {list_names(sorted(models))}"
+
+
+def placement_of(topology: Topology, split: Split, sharing: Mapping[str, int]) -> Iterator[str]:
     """Yield the lines of a split as a config has it."""
     wishes = []
     for pool in split.pools:
@@ -169,7 +213,7 @@ def placement_of(topology: Topology, split: Split) -> Iterator[str]:
                 PlacementWish(
                     (workload.name,),
                     count=pool.num_devices,
-                    processes=pool.num_devices // workload.width,
+                    processes=pool.num_devices // workload.width * sharing[workload.name],
                     sharing=() if workload.name == first else (first,),
                 )
             )
@@ -230,19 +274,57 @@ def _read_run(path: Path) -> _Run:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
         step = data["step"] or {"count": 0, "mean_s": 0.0}
         groups = [group for group in data["groups"] if any(m["spent"]["count"] for m in group["methods"])]
+        number = max(1, int(step["count"]))
         run = _Run(
             str(path),
-            {group["name"]: group["busy"] * group["lived_s"] / max(1, step["count"]) for group in groups},
-            {group["name"]: group["num_ranks"] for group in groups},
-            step["mean_s"],
+            {group["name"]: _seconds(group["busy"] * group["lived_s"]) / number for group in groups},
+            {group["name"]: _seconds(_on_processors(group) * group["lived_s"]) / number for group in groups},
+            frozenset(group["name"] for group in groups if _is_side_by_side(group)),
+            {group["name"]: max(1, int(group["num_ranks"])) for group in groups},
+            _seconds(step["mean_s"]),
         )
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise ConfigError(f"{path} is no report; `rlinf report --json` writes one") from None
     if not run.step_s > 0:
         raise ConfigError(f"{path}: the report has no steps; `--step GROUP.METHOD` says what a step is")
     return run
+
+
+def _seconds(value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise ValueError(value)
+    return float(value)
+
+
+def _is_side_by_side(group: Mapping[str, Any]) -> bool:
+    running = sum(method["spent"]["share"] for method in group["methods"])
+    return bool(max(running, group["waiting"]) > 1 + _ROUNDED)
+
+
+def _on_processors(group: Mapping[str, Any]) -> float:
+    return max(group["busy"], min(1.0, group["cores"]))
+
+
+def _check_is_known(run: _Run, names: Sequence[str]) -> None:
+    known = list_names(run.seconds)
+    if not any(name in run.seconds for name in names):
+        raise ConfigError(
+            f"no component with accelerators has worked in a step of {run.file}; there are {known}"
+        )
+    for name in names:
+        if name not in run.seconds:
+            raise ConfigError(
+                f"'{name}' has accelerators, and no group of this name has worked in a step of {run.file}; "
+                f"there are {known}",
+                hint=f'`launch(..., name="{name}")` names a group as its component',
+            )
+        if name in run.side_by_side:
+            raise ConfigError(
+                f"{run.file} does not tell for how long '{name}' is at work in a step: its calls wait side by side",
+                hint=f"`--at-work {name}=SECONDS` says it",
+            )
 
 
 def _step_as_planned(
@@ -262,9 +344,10 @@ def _step_as_planned(
 
 
 def _devices_in(run: _Run, name: str, component: ComponentPlan) -> int:
-    if run.num_ranks[name] == component.world_size:
-        return _num_devices(component)
-    return run.num_ranks[name] * _width(component)
+    return max(
+        1,
+        round(run.num_ranks.get(name, component.world_size) * _num_devices(component) / component.world_size),
+    )
 
 
 def _num_devices(component: ComponentPlan) -> int:
