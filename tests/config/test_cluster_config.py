@@ -426,7 +426,7 @@ MISTAKES = [
     (
         section(component_placement={"a": {"node_group": {}, "placement": 0}}),
         "cluster.component_placement.a.node_group",
-        "a label must be text, not {}",
+        "properties are for a place that is to be found",
         "",
     ),
     (
