@@ -9,7 +9,7 @@ from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf_scheduler.errors import ConfigError, WorkerError
 from rlinf_scheduler.host.timing import Stopwatch, recording, reduce_durations, timer
-from rlinf_scheduler.observe.timekeeping import TIMES
+from rlinf_scheduler.observe.timekeeping import TIMES, current_step
 
 
 class Timed(Worker):
@@ -118,3 +118,11 @@ def test_a_phase_that_an_interruption_has_cut_short_ends_with_its_call_though_it
         assert [work.name for work in TIMES.open_works()] == ["step"]
     assert list(durations) == ["generate"]
     assert not watch._entered
+
+
+def test_a_step_whose_block_was_not_left_ends_with_its_call():
+    block = Worker.at_step(811)
+    with recording({}, "train", "driver"):
+        block.__enter__()  # and an interruption comes before the block begins
+        assert current_step() == 811
+    assert current_step() is None

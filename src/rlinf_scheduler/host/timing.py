@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from rlinf_scheduler.errors import ConfigError
-from rlinf_scheduler.observe.timekeeping import CALL, PHASE, TIMES, OpenWork, Site, site
+from rlinf_scheduler.observe.timekeeping import CALL, PHASE, TIMES, OpenWork, Site, site, training_step
 from rlinf_scheduler.wording import plain_text
 
 P = ParamSpec("P")
@@ -149,7 +149,7 @@ class recording:  # noqa: N801 - used as a function is
         counted: called once its time is counted.
     """
 
-    __slots__ = ("_before", "_caller", "_counted", "_durations", "_method", "_opened", "_token")
+    __slots__ = ("_before", "_caller", "_counted", "_durations", "_method", "_opened", "_step", "_token")
 
     def __init__(
         self,
@@ -165,6 +165,7 @@ class recording:  # noqa: N801 - used as a function is
 
     def __enter__(self) -> None:
         self._token, self._before = _call.set(_Call(self._durations)), site.set(Site(self._method))
+        self._step = training_step.set(None)
         began = time.monotonic()
         if TIMES.since is None:
             TIMES.since = began
@@ -175,6 +176,7 @@ class recording:  # noqa: N801 - used as a function is
         TIMES.end(opened)
         TIMES.note_call(self._method, opened.began, self._caller)
         self._counted()
+        training_step.reset(self._step)  # also where an interruption has left its block open
         site.reset(self._before)
         _call.reset(self._token)
 

@@ -107,8 +107,8 @@ NOWHERE = Site()
 site: ContextVar[Site] = ContextVar("rlinf_site", default=NOWHERE)
 _site_of_caller = site.get
 # Which training step a thread or task works at; None where nobody said.
-_step: ContextVar[int | None] = ContextVar("rlinf_step", default=None)
-current_step = _step.get
+training_step: ContextVar[int | None] = ContextVar("rlinf_step", default=None)
+current_step = training_step.get
 _MAX_STEP = (1 << 63) - 1
 
 
@@ -121,11 +121,11 @@ def _noted(step: object) -> int | None:
 @contextmanager
 def at_step(number: int) -> Iterator[None]:
     """A block of this thread or task that belongs to a training step; see `Worker.at_step`."""
-    token = _step.set(number)
+    token = training_step.set(number)
     try:
         yield
     finally:
-        _step.reset(token)
+        training_step.reset(token)
 
 
 class Timekeeper:
