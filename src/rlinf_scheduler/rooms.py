@@ -53,8 +53,10 @@ def check_room(room: str) -> None:
 
 def not_installed(error: ModuleNotFoundError) -> Exception:
     """Return what to raise instead of an error of an import: one that names the room, if it was of a room."""
-    room = (error.name or "").removeprefix(f"{__package__}.").partition(".")[0]
-    return _left_out(room) if room in ROOMS and not has_room(room) else error
+    package, _, place = (error.name or "").partition(".")
+    room = place.partition(".")[0]
+    is_left_out = package == __package__ and room in ROOMS and not has_room(room)
+    return _left_out(room) if is_left_out else error
 
 
 def _left_out(room: str) -> ClusterError:
