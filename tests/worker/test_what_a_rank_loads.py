@@ -40,9 +40,21 @@ NOT_NEEDED = (
 )
 
 
-def test_a_rank_loads_nothing_that_only_some_ranks_use():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+def loaded_by(program):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    loaded = set(done.stdout.split())
+    return set(done.stdout.split())
+
+
+def test_a_rank_loads_nothing_that_only_some_ranks_use():
+    loaded = loaded_by(PROGRAM)
     assert "rlinf_scheduler.worker.worker" in loaded
     assert loaded.isdisjoint(NOT_NEEDED), sorted(loaded.intersection(NOT_NEEDED))
+
+
+def test_what_ends_a_rank_from_another_machine_loads_nothing_of_a_job():
+    """Ray runs it there in a process of its own, while somebody waits for the end of the rank."""
+    loaded = loaded_by(
+        "import sys; from rlinf_scheduler.host.processes import kill_process; print(*sys.modules)"
+    )
+    assert loaded.isdisjoint(["rlinf_scheduler.comm", "rlinf_scheduler.session", "numpy"])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rlinf_scheduler.proc import (
     PPID,
@@ -23,7 +23,9 @@ from rlinf_scheduler.proc import (
     stat_of,
     with_descendants,
 )
-from rlinf_scheduler.session import Session
+
+if TYPE_CHECKING:  # Ray runs `kill_process` on other machines, in processes that have loaded nothing of this
+    from rlinf_scheduler.session import Session
 
 # What a rank starts has it in its environment, with the rank's process id in the job.
 STARTED_BY_VARIABLE = "RLINF_STARTED_BY"
