@@ -96,6 +96,33 @@ def written(model, settings, task, num_prompts, group_size=4, num_slots=5):
     return groups
 
 
+@pytest.mark.parametrize("num_turns", range(4))
+@pytest.mark.parametrize("num_waiting", [0, 1])
+def test_a_pause_that_finishes_ends_where_what_runs_is_given_up(
+    model, settings, task, num_turns, num_waiting
+):
+    async def pause_and_go_on():
+        writer = Writer(model, settings.model, task, num_slots=1)
+        await writer.start()
+        first, *waiting = (
+            asyncio.create_task(collect(writer, asked(task, 0, sample))) for sample in range(1 + num_waiting)
+        )
+        while not (await writer.load()).running:
+            await asyncio.sleep(0)
+        pausing = asyncio.create_task(writer.pause("finish"))
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(pausing, 5)
+        assert not any(each.done() for each in waiting)
+        await writer.resume()
+        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        await writer.health()
+        await writer.close()
+
+    asyncio.run(pause_and_go_on())
+
+
 def test_an_answer_that_was_aborted_goes_on_where_it_was(model, settings, task):
     writer = Writer(model, settings.model, task, num_slots=2)
 

@@ -56,8 +56,14 @@ class RewardWorker(Worker):
             n=self._settings.grpo.group_size,
             min_version=prompt.slot.version,
         )
-        async with asyncio.timeout(self._settings.timeout_s):
-            return [Answer.of(answer.generation) for answer in await answers]
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return [Answer.of(answer.generation) for answer in await answers]
+        except TimeoutError:
+            problem = (
+                f"prompt {prompt.number} has not all of its answers after {self._settings.timeout_s:g} s"
+            )
+            raise TimeoutError(problem) from None
 
     @Worker.timer("score")
     def _score(self, prompt: Prompt, answers: Sequence[Answer]) -> Group:

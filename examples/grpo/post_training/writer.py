@@ -126,6 +126,7 @@ class Writer:
             reason = await row.ended
         finally:
             self._leave(row)
+            await self._tell()
         for version, pieces in groupby(row.written, itemgetter(2)):
             tokens, log_probs, _ = zip(*pieces, strict=True)
             yield Tokens(tokens, log_probs, version)
@@ -182,17 +183,21 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - it is the end of this engine, and its requests are told
             self._dead = EngineDead("the writer", reason=f"{type(error).__name__}: {error}")
             for row in (*self._rows, *self._waiting):
-                row.ended.set_exception(self._dead)
+                if not row.ended.done():
+                    row.ended.set_exception(self._dead)
 
     async def _write_on(self) -> None:
         while True:
             async with self._changed:
-                await self._changed.wait_for(lambda: not self._is_paused and (self._rows or self._waiting))
+                await self._changed.wait_for(lambda: not self._is_paused and self._has_work())
             if not self._is_finishing:
                 self._begin()
             self._write()
             await self._tell()
             await asyncio.sleep(0)
+
+    def _has_work(self) -> bool:
+        return bool(self._rows or (self._waiting and not self._is_finishing))
 
     def _begin(self) -> None:
         joining = self._waiting[: self._num_slots - len(self._rows)]
