@@ -422,7 +422,8 @@ class LocalQueues:
         promise.set_result(Local([item.payload for item in items], said, delivery.complete, delivery.group))
         if operation.blocks:
             self._deliveries.expect(operation)
-            self._deliveries.wake()
+            if not self._deliveries.looks_soon:
+                self._deliveries.wake()
         else:
             self._deliveries.look_later()
 
@@ -493,7 +494,8 @@ class LocalQueues:
 
     def _look(self) -> None:
         """See what became of items that were delivered: they are somebody's now, or go back."""
-        self.catch_up()
+        if self._dropped:
+            self.catch_up()
         self._deliveries.look()
 
     def _answer(self, question: Callable[[ChannelState], T], answer: Promise[T]) -> None:
