@@ -75,3 +75,17 @@ def test_who_has_ended_and_was_not_buried_does_not_live(sleeper):
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert not own(living(), sleeper)
+
+
+TITLED = """
+import os
+from rlinf_scheduler.host.processes import set_title
+os.getpid = os.getppid  # as where /proc is that of a namespace around this process's
+set_title("actor:0")
+print(open("/proc/self/cmdline").read().strip(chr(0)))
+"""
+
+
+def test_a_process_has_its_title_where_it_has_another_number_than_in_proc():
+    done = subprocess.run([sys.executable, "-c", TITLED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "actor:0\n")

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -33,8 +34,10 @@ class ProcessId(msgspec.Struct, frozen=True):
     name: str
 
 
-def stat_of(pid: int) -> tuple[str, list[str]]:
+def stat_of(pid: int | Literal["self"]) -> tuple[str, list[str]]:
     """The name of a process's program, and what the kernel says of it after that.
+
+    "self" is this process, also where /proc counts processes otherwise than it does.
 
     Raises:
         OSError: there is none of that number, or it is hidden.

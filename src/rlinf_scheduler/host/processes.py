@@ -185,7 +185,7 @@ def set_title(title: str) -> None:
     text = title.encode(errors="replace")
     with suppress(OSError, ValueError, IndexError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_NAME, text[:_MAX_NAME_BYTES], 0, 0, 0)
-        fields = stat_of(os.getpid())[1]
+        fields = stat_of("self")[1]  # what is found there is written to
         start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
         if 0 < start < end - 1:
             # The last byte is zero: so the kernel takes no more than that for it.
