@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.client import ChannelClient
-from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_operation import LeaseRenewal
 from rlinf_scheduler.channel.outbox import ResponseOutbox
@@ -21,7 +20,7 @@ from rlinf_scheduler.comm.operation import Deliveries
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.stream_link import StreamLink
 from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendWithdraw
-from simulator import Report, Script, draw_script
+from simulator import Report, Script, draw_script, product_users
 from simulator.cluster import Part
 from simulator.run import PRODUCT, run_script
 
@@ -266,7 +265,7 @@ PRODUCT_MUTANTS = {
         RemoteItems, "_lose", _tells_no_holder_that_it_was_given_up
     ),
     "shows what has not come yet": Mutant(RemoteItems, "bring", _looks_without_fetching),
-    "shows what it saw before": Mutant(ChannelConnection, "peek", _shows_what_it_saw_before),
+    "shows what it saw before": Mutant(product_users, "copies_of_first", _shows_what_it_saw_before),
     "fetches nothing by way of the channel": Mutant(Receiving, "_resend", nothing),
     "believes in shared memory that cannot be read": Mutant(ChannelClient, "_on_granted", _never_fills_again),
     "puts without credit": Mutant(ClientState, "put", _spends_without_end),
