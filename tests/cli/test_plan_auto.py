@@ -143,3 +143,13 @@ def test_processes_go_on_sharing_devices(conf, tmp_path):
     config = CONFIG.replace("0-3:0-1", "0-3:0-7")
     result = rlinf("plan", conf(config), "--nodes", "1x8", "--auto", file)
     assert "  rollout: 0-5:0-11" in result.stdout
+
+
+def test_phases_on_the_same_devices_are_told_by_their_sum(conf, tmp_path):
+    file = report(tmp_path / "report.json", 11.0, group("rollout", 4, 0.7), group("actor", 4, 0.4))
+    config = CONFIG.replace("0-3:0-1", "0-3").replace("4-7", "0-3")
+    told = rlinf("plan", conf(config), "--nodes", "1x4", "--auto", file).stdout
+    assert told.startswith("a step takes 11 s; its phases run in turn, by which it would be 11 s")
+    assert "`--phases` says which it is" in told
+    asked = rlinf("plan", conf(config), "--nodes", "1x4", "--auto", file, "--phases", "in-turn").stdout
+    assert "says which it is" not in asked

@@ -314,3 +314,9 @@ def test_what_a_placement_by_properties_means_is_explained(conf, tmp_path):
 def test_nothing_is_explained_where_all_is_written(conf):
     result = rlinf("plan", conf(MIXED), "--nodes", "2x4", "--explain")
     assert result.stdout.splitlines()[-1] == "no component is placed by properties"
+
+
+def test_what_is_left_without_a_node_is_not_explained(conf):
+    result = rlinf("plan", conf(BY_PROPERTIES), "--nodes", "2x4", "--explain", "--without", "node1")
+    assert result.exit_code == 2
+    assert "--explain says what is found on all nodes" in result.stderr

@@ -16,7 +16,6 @@ from rlinf_scheduler.planning.splitting import (
     Workload,
     best_splits,
     curve,
-    phases_of,
     workload_of,
 )
 
@@ -103,12 +102,6 @@ def test_what_was_measured_twice_tells_what_does_not_divide():
     assert (slower.work_s, slower.fixed_s) == (0.0, 4.0)
     faster = workload_of("actor", [Measured(1, 9.0), Measured(4, 1.0)])
     assert faster.fixed_s == pytest.approx(0.0, abs=1e-6)
-
-
-def test_the_measured_step_says_how_phases_run():
-    assert phases_of(10.2, [6.0, 4.0]) == "in turn"
-    assert phases_of(6.3, [6.0, 4.0]) == "side by side"
-    assert phases_of(6.3, [1.0, 1.0], elsewhere_s=6.0) == "side by side"
 
 
 def test_a_curve_has_each_split_of_two():

@@ -92,6 +92,9 @@ def plan(
         return
     if len(configs) != 1:
         raise typer.BadParameter("give one config; two with --diff", param_hint="CONFIG")
+    _refuse_if(
+        explain and without, "--explain says what is found on all nodes, and not what --without leaves"
+    )
     _refuse_if(as_json and as_map, "--json and --map are two answers: ask for one of them")
     read = (*configs, *(fleet or []), *(auto or []))
     _check_is_other(html, read, "--html")

@@ -21,13 +21,14 @@ from rlinf_scheduler.planning.splitting import (
     Workload,
     best_splits,
     curve,
-    phases_of,
     workload_of,
 )
 from rlinf_scheduler.planning.wishes import GIGABYTE
 from rlinf_scheduler.wording import counted, list_names, printable, text_table
 
 _MOST_SPLITS = 8
+_PHASES: tuple[Phases, ...] = ("in turn", "side by side")
+_ALIKE = 0.2  # of a step: two forecasts that are nearer to each other are not told apart
 _ROUNDED = 0.05  # of the time: calls that follow one another are not counted as side by side
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
 
@@ -70,6 +71,7 @@ class Proposal:
         measured_s: the step as it was measured,
         before_s: and as these figures give it for the config: how far they can be trusted.
         phases: how phases follow each other.
+        is_told: whether the measured step tells that, or somebody has.
         elsewhere_s: seconds of a step of what has no accelerators.
         splits: the best of each way to group components, the shortest step first.
         num_devices: how many there are.
@@ -82,6 +84,7 @@ class Proposal:
     measured_s: float
     before_s: float
     phases: Phases
+    is_told: bool
     elsewhere_s: float
     splits: tuple[Split, ...]
     num_devices: int
@@ -135,8 +138,15 @@ def propose(
         for name in names
     )
     elsewhere_s = sum(seconds for name, seconds in last.processor_s.items() if name not in placed)
+    forecasts: dict[Phases, float] = {
+        each: _step_as_planned([placed[name] for name in names], workloads, each, elsewhere_s)
+        for each in _PHASES
+    }
+    is_told = (
+        phases is not None or abs(forecasts["in turn"] - forecasts["side by side"]) > _ALIKE * last.step_s
+    )
     if phases is None:
-        phases = phases_of(last.step_s, [last.seconds[name] for name in names], elsewhere_s)
+        phases = min(_PHASES, key=lambda each: abs(last.step_s - forecasts[each]))
     num_devices = plan.topology.num_accelerators
     splits = best_splits(
         workloads,
@@ -145,14 +155,14 @@ def propose(
         elsewhere_s=elsewhere_s,
         device_memory_gb=_device_memory_gb(plan.topology, memory_gb),
     )
-    before_s = _step_as_planned([placed[name] for name in names], workloads, phases, elsewhere_s)
     return Proposal(
         workloads,
         before,
         {name: max(1, placed[name].world_size // before[name]) for name in names},
         last.step_s,
-        before_s,
+        forecasts[phases],
         phases,
+        is_told,
         elsewhere_s,
         tuple(splits),
         num_devices,
@@ -190,14 +200,18 @@ def render_proposal(found: Proposal) -> str:
         "",
         f"expected on {counted(found.num_devices, 'accelerator')}:",
     ]
-    lines += [*text_table(splits, right={0, 1}), *_notes(found.topology), ""]
+    lines += [*text_table(splits, right={0, 1}), *_notes(found), ""]
     lines += placement_of(found.topology, found.splits[0], found.sharing)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _notes(topology: Topology) -> Iterator[str]:
+def _notes(found: Proposal) -> Iterator[str]:
+    if not found.is_told:
+        yield "note: phases in turn and side by side would give this step alike: `--phases` says which it is"
     models = {
-        node.accelerator_model or node.accelerator_type for node in topology.nodes if node.num_accelerators
+        node.accelerator_model or node.accelerator_type
+        for node in found.topology.nodes
+        if node.num_accelerators
     }
     if len(models) > 1:
         yield f"note: all accelerators are taken as alike, and they are not: {list_names(sorted(models))}"

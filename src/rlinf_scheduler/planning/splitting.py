@@ -8,7 +8,7 @@ pool's devices; pools run one after another (phases in turn) or at the same time
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -103,19 +103,6 @@ def workload_of(
         slope = 0.0 if slope < 0 else sum(x * y for x, y in points) / squares
     fixed_s = max(0.0, mean_y - slope * mean_x) if spread > 0 else 0.0
     return Workload(name, round(slope, 9), width, round(fixed_s, 9), memory_gb)
-
-
-def phases_of(step_s: float, seconds: Iterable[float], elsewhere_s: float = 0.0) -> Phases:
-    """Return how the phases of a measured step run, by which of the two forecasts is nearer to it.
-
-    Args:
-        step_s: the step.
-        seconds: what each component takes of it.
-        elsewhere_s: what is no component's that is to be placed.
-    """
-    each = list(seconds)
-    in_turn, side_by_side = elsewhere_s + sum(each), max([elsewhere_s, *each])
-    return "in turn" if abs(step_s - in_turn) <= abs(step_s - side_by_side) else "side by side"
 
 
 def best_splits(
