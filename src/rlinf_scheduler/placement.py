@@ -130,7 +130,8 @@ class ComponentPlacement:
             PlacementError: there is no such component.
         """
         plan = self._component(name)
-        return strategy_of(self._rules[name], plan)
+        found = self._found.get(name)
+        return strategy_of(self._rules[name], plan, found.wish.properties if found else None)
 
     def get_world_size(self, name: str) -> int:
         """How many processes a component has.

@@ -351,3 +351,14 @@ def test_properties_beside_a_placement_are_told():
     entry = {"node_group": {"gpu": "H100"}, "placement": "0-3"}
     with pytest.raises(PlacementError, match="leave one of them out"):
         ComponentPlacement({"component_placement": {"a": entry}}, Topology.parse("1x4"))
+
+
+def test_what_was_found_is_not_put_on_nodes_that_are_otherwise():
+    config = {"component_placement": {"a": {"node_group": {"gpu": "H100"}, "count": 4}}}
+    h100, a10 = Topology((node(),)), Topology((node("NVIDIA A10", memory_gb=24),))
+    strategy = ComponentPlacement(config, h100).get_strategy("a")
+    assert len(strategy.get_placement(Topology((node(ip="10.0.0.1"),)))) == 4
+    with pytest.raises(
+        PlacementError, match=r"'a': these are not the nodes .* node 0 has not gpu H100: .* A10"
+    ):
+        strategy.get_placement(a10)

@@ -142,11 +142,11 @@ def propose(
         each: _step_as_planned([placed[name] for name in names], workloads, each, elsewhere_s)
         for each in _PHASES
     }
+    nearest: Phases = min(_PHASES, key=lambda each: abs(last.step_s - forecasts[each]))
     is_told = (
         phases is not None or abs(forecasts["in turn"] - forecasts["side by side"]) > _ALIKE * last.step_s
     )
-    if phases is None:
-        phases = min(_PHASES, key=lambda each: abs(last.step_s - forecasts[each]))
+    phases = phases or nearest
     num_devices = plan.topology.num_accelerators
     splits = best_splits(
         workloads,
@@ -318,7 +318,7 @@ def _is_side_by_side(group: Mapping[str, Any]) -> bool:
 
 
 def _on_processors(group: Mapping[str, Any]) -> float:
-    return max(group["busy"], min(1.0, group["cores"]))
+    return float(max(group["busy"], min(1.0, group["cores"])))
 
 
 def _check_is_known(run: _Run, names: Sequence[str]) -> None:

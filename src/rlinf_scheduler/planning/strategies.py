@@ -22,6 +22,7 @@ from rlinf_scheduler.planning.strategy import (
     items_of,
     number_of,
 )
+from rlinf_scheduler.planning.wishes import Properties
 
 
 class PackedPlacementStrategy(PlacementStrategy):
@@ -205,10 +206,18 @@ class NodePlacementStrategy(ComponentStrategy):
         return self._node_ranks[-1] + 1
 
 
-def strategy_of(rule: PlacementRule, plan: ComponentPlan) -> PlacementStrategy:
-    """The strategy that places a component as it was planned, on hardware or on bare nodes; it holds the plan."""
+def strategy_of(
+    rule: PlacementRule, plan: ComponentPlan, properties: Properties | None = None
+) -> PlacementStrategy:
+    """The strategy that places a component as it was planned, on hardware or on bare nodes; it holds the plan.
+
+    Args:
+        rule: what the config says, or what was found.
+        plan: of that.
+        properties: by which it was found.
+    """
     kind = FlexiblePlacementStrategy if plan.has_hardware else NodePlacementStrategy
-    return kind.of_component(rule, plan)
+    return kind.of_component(rule, plan, properties)
 
 
 def _check_hardware(table: ResourceTable, highest: int) -> None:
