@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.config import ClusterConfig, try_read_cluster_config
+from rlinf_scheduler.config.fleet_file import read_fleet
 from rlinf_scheduler.errors import ConfigError, PlacementError
 from rlinf_scheduler.hardware.filling_in import fill_in_groups
 from rlinf_scheduler.planning import (
@@ -61,8 +62,8 @@ class ComponentPlacement:
     Args:
         config: a whole config with a `cluster` section, or that section: a dict, a DictConfig (as of Hydra), the path
             of a YAML file, or what `read_cluster_config` made of one.
-        where: the cluster, or a topology to plan on without one. The config's node groups are laid over it; of a
-            bigger cluster the first `num_nodes` nodes are used.
+        where: the cluster, or a topology or a fleet's file (`.yaml`) to plan on without one. The config's node groups
+            are laid over it; of a bigger cluster the first `num_nodes` nodes are used.
 
     Raises:
         ConfigError: a mistake in the section; its text says where.
@@ -80,10 +81,10 @@ class ComponentPlacement:
     def __init__(
         self,
         config: Mapping[str, Any] | DictConfig | str | os.PathLike[str] | ClusterConfig,
-        where: HasTopology | Topology,
+        where: HasTopology | Topology | str | os.PathLike[str],
     ) -> None:
         checked = try_read_cluster_config(config)
-        topology, misfits = _lay_over(topology_of(where), checked)
+        topology, misfits = _lay_over(_topology(where), checked)
         entries = _plannable(checked, misfits)
         found = find_places(topology, entries, _unplaced(checked, entries))
         self._plan, unplaced = try_plan_components(topology, found.rules)
@@ -196,6 +197,12 @@ class ComponentPlacement:
             problem = f"there is no component '{name}'; there are: {', '.join(self.components)}"
             raise PlacementError(problem, hint=did_you_mean(str(name), self.components))
         return plan
+
+
+def _topology(where: HasTopology | Topology | str | os.PathLike[str]) -> Topology:
+    if isinstance(where, (str, os.PathLike)) and os.fspath(where).endswith((".yaml", ".yml")):
+        return read_fleet(where).topology
+    return topology_of(where)
 
 
 def _lay_over(topology: Topology, config: ClusterConfig) -> tuple[Topology, list[ConfigError]]:

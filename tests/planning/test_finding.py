@@ -362,3 +362,13 @@ def test_what_was_found_is_not_put_on_nodes_that_are_otherwise():
         PlacementError, match=r"'a': these are not the nodes .* node 0 has not gpu H100: .* A10"
     ):
         strategy.get_placement(a10)
+
+
+def test_a_fleet_s_file_is_a_place_to_plan_on(tmp_path):
+    file = tmp_path / "fleet.yaml"
+    file.write_text("version: 1\nnodes: [{accelerators: {type: NVIDIA, count: 4, model: A10}}]\n")
+    config = {"component_placement": {"actor": {"node_group": {"gpu": "A10"}, "count": 2}}}
+    for where in (file, str(file)):
+        assert ComponentPlacement(config, where).get_world_size("actor") == 2
+    with pytest.raises(ConfigError, match=r"Topology.parse\('2x8'\)"):
+        ComponentPlacement(config, "2x8")

@@ -217,7 +217,7 @@ class HasTopology(Protocol):
         ...
 
 
-def topology_of(where: HasTopology | Topology) -> Topology:
+def topology_of(where: object) -> Topology:
     """The topology of a cluster, or the topology itself.
 
     Raises:

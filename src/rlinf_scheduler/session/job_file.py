@@ -140,7 +140,7 @@ def find_job(which: int | str | None = None) -> RunningJob:
     if not jobs:
         raise ClusterError("no job of yours has its driver on this machine")
     raise ClusterError(
-        f"there are several jobs; say which, `--job {job_names(jobs)[0]}` for one: {_known(jobs)}"
+        f"there are several jobs; say which, `--job {job_names(jobs)[0]}` for the newest:{_known(jobs)}"
     )
 
 
@@ -153,7 +153,7 @@ def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
     named = [job for job in jobs if job.detached and job.detached == wanted]
     if len(named) > 1:  # each of another Ray
         problem = f"several jobs are called '{printable(wanted)}'; say which by its job server's process id"
-        raise ClusterError(f"{problem}, `--job {named[0].pid}` for one: {_known(named)}")
+        raise ClusterError(f"{problem}, `--job {named[0].pid}` for one:{_known(named)}")
     if named:
         return named[0]
     unknown = (
@@ -163,11 +163,12 @@ def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
     )
     near = nearest_name(wanted, [job.detached for job in jobs if job.detached])
     hint = f"; did you mean '{near}'?" if near else ""
-    raise ClusterError(f"{unknown}; there are {_known(jobs) or 'none'}{hint}")
+    raise ClusterError(f"{unknown}{hint}; there are{_known(jobs) or ' none'}")
 
 
 def _known(jobs: list[RunningJob]) -> str:
-    return "; ".join(f"{name}: {job.program}" for name, job in zip(job_names(jobs), jobs, strict=True))
+    shown = zip(job_names(jobs), jobs, strict=True)
+    return "".join(f"\n  {name}: {job.program}" for name, job in shown)
 
 
 def job_names(jobs: list[RunningJob]) -> list[str]:
