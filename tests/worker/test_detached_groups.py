@@ -18,7 +18,7 @@ from alarms import Interrupted
 from detached_forked_job import DetachedForkedJob
 from rlinf.scheduler import Cluster, PackedPlacementStrategy
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.comm.directory import GROUPS, DirectoryClient
+from rlinf_scheduler.comm.directory import GROUPS
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.detached import attach, end_job, nodes_of, trace
 from rlinf_scheduler.errors import (
@@ -263,31 +263,6 @@ def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, m
     assert isinstance(errors[0], CancelledError)
     wait_until(lambda: names(kept) == set())
     launch(driver, "stuck", placement=ONE)
-
-
-@pytest.mark.parametrize("interrupted", [("result",), ("result", "wait")], ids=["once", "twice"])
-def test_a_name_whose_taking_was_interrupted_is_free(kept, driver, forked_job, monkeypatch, interrupted):
-    class Stopped(Promise):
-        def __init__(self, asked):
-            super().__init__()
-            asked.add_done_callback(lambda done: self.set_result(done.result(0)))
-
-        def result(self, *_):
-            raise Interrupted
-
-        def wait(self, timeout_s=None):
-            is_done = super().wait(60)
-            if timeout_s and "wait" in interrupted:
-                raise Interrupted
-            return is_done
-
-    register = DirectoryClient.register_async
-    for job in (driver, forked_job):
-        with monkeypatch.context() as patch:
-            patch.setattr(DirectoryClient, "register_async", lambda *about: Stopped(register(*about)))
-            with pytest.raises(Interrupted):
-                launch(job, "late", placement=ONE)
-        assert launch(job, "late", placement=ONE).who().wait(60)
 
 
 class OfTheDriverOnly(PackedPlacementStrategy):

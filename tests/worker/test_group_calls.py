@@ -2,14 +2,17 @@
 
 import os
 import threading
+from itertools import count
 
 import pytest
 
 import slow_errors
+from alarms import interrupted_at
 from local_group import DEADLINE_S
 from nested_tensors import LAYOUTS, nested, parts_of
 from rlinf_scheduler import Worker
 from rlinf_scheduler.comm import Messenger
+from rlinf_scheduler.comm.directory import GROUPS
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import (
     CallArgumentError,
@@ -20,10 +23,12 @@ from rlinf_scheduler.errors import (
     WorkerError,
 )
 from rlinf_scheduler.host.calls import Answers
+from rlinf_scheduler.worker import home
 from rlinf_scheduler.worker.call import Call
-from rlinf_scheduler.worker.home import claim_name
+from rlinf_scheduler.worker.home import Claim
 from rlinf_scheduler.worker.signatures import check_arguments, declared_attributes
 from slow_errors import SlowError
+from waits import wait_until
 
 
 class Base(Worker):
@@ -327,16 +332,35 @@ def test_a_method_can_be_called_as_itself(group):
 
 def test_a_group_of_a_worker_is_called_after_it(job):
     outer = [job.make_session(f"outer:{rank}") for rank in range(2)]
-    assert [claim_name(session, "inner", "Inner", {}) for session in outer] == [
+    assert [Claim(session, {}).take("inner", "Inner") for session in outer] == [
         "outer:0/inner",
         "outer:1/inner",
     ]
-    assert [claim_name(job.session, None, "Inner", {}) for _ in range(2)] == ["Inner", "Inner-2"]
+    assert [Claim(job.session, {}).take(None, "Inner") for _ in range(2)] == ["Inner", "Inner-2"]
     with pytest.raises(GroupExists):
-        claim_name(outer[0], "inner", "Inner", {})
+        Claim(outer[0], {}).take("inner", "Inner")
     for wrong in ("a/b", "a:0", ""):
         with pytest.raises(ConfigError, match="colon or a slash"):
-            claim_name(job.session, wrong, "Inner", {})
+            Claim(job.session, {}).take(wrong, "Inner")
+
+
+def test_a_launch_that_is_interrupted_before_it_has_begun_leaves_its_name_free(job, monkeypatch):
+    """At each instruction of the home's until then."""
+    monkeypatch.setattr(home, "_INTERRUPTED_S", 0.05)
+    launched = []
+
+    def work():
+        home.launch_by_name(job.session, launched.append, "inner", "Inner", {})
+
+    for number in count():
+        interrupted_at(number, work, [home.__file__])
+        if launched:
+            break
+        wait_until(lambda: not job.session.directory.list(GROUPS))
+        claim = Claim(job.session, {})
+        assert claim.take("inner", "Inner") == "inner"
+        claim.let_go()
+    assert number > 100
 
 
 class Raises(Worker):

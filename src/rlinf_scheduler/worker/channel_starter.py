@@ -47,7 +47,7 @@ from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import list_names
 from rlinf_scheduler.worker.channel_pool import ChannelPool
 from rlinf_scheduler.worker.deaths import Restarts
-from rlinf_scheduler.worker.home import begin_beside, claim_name, launch_group
+from rlinf_scheduler.worker.home import Claim, begin_beside, launch_group
 from rlinf_scheduler.worker.order import GroupOrder, LaunchOptions
 from rlinf_scheduler.worker.signatures import encoded_factory
 from rlinf_scheduler.worker.supervision import Supervision
@@ -151,7 +151,9 @@ class ChannelStarter(Starter):
         options = LaunchOptions(timeout_s=START_TIMEOUT_S, registers_itself=True, on_failure="end")
         factory = encoded_factory(WorkerFactory(Channels, (), {}))
         order = GroupOrder(factory, (placement,), options)
-        return launch_group(self._session, order, claim_name(self._session, None, Channels.__name__, {}))
+        claim = Claim(self._session, {})
+        launch = partial(launch_group, self._session, order)
+        return claim.launch(launch, claim.take(None, Channels.__name__))
 
     def _hand_over(self, wanted: StartChannel, started: Promise[Endpoint]) -> None:
         placement = self._place(wanted, None)

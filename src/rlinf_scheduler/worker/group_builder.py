@@ -25,7 +25,7 @@ from rlinf_scheduler.wording import did_you_mean
 from rlinf_scheduler.worker.deaths import MAX_RESTARTS, RETURNING, VERDICTS, WITHIN_S, OnFailure
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
-from rlinf_scheduler.worker.home import begin, check_launches, claim_name, launch_group
+from rlinf_scheduler.worker.home import check_launches, launch_by_name, launch_group
 from rlinf_scheduler.worker.order import GroupOrder, LaunchOptions, RestartLimit
 from rlinf_scheduler.worker.signatures import check_arguments, check_method, encoded_factory, kind_of
 
@@ -185,8 +185,7 @@ class GroupBuilder(Generic[T, GroupT_co]):
             check_launches(session)
             launch = partial(launch_group, session, order)
         about = {WORLD_SIZE: len(placements)}
-        claimed = claim_name(session, name, factory.worker_class.__name__, about)
-        launched = begin(session, partial(launch, claimed))
+        claimed, launched = launch_by_name(session, launch, name, factory.worker_class.__name__, about)
         return self._group_class(claimed, factory.worker_class, len(placements), launched)
 
 

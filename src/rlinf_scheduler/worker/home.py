@@ -14,8 +14,9 @@ from typing import Any, TypeAlias, TypeVar
 from rlinf_scheduler.addresses import root_name
 from rlinf_scheduler.comm import Reply
 from rlinf_scheduler.comm.directory import Entry
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.errors import CommError, ConfigError, GroupExists, NameTaken
+from rlinf_scheduler.errors import CommError, ConfigError, GroupExists, LaunchError, NameTaken
 from rlinf_scheduler.events import GroupLaunched
 from rlinf_scheduler.host.info import Role, group_entry, job_topology
 from rlinf_scheduler.planning import Placement, Topology
@@ -37,7 +38,7 @@ LaunchFunction: TypeAlias = Callable[[], GroupT]
 def launch_group(
     session: Session, order: GroupOrder, name: str, given_up: Promise[None] | None = None
 ) -> Supervision:
-    """Launch a group whose name this process has, and supervise it; the name is free if that fails.
+    """Launch a group whose name this process has, and supervise it.
 
     Args:
         session: of this process.
@@ -51,19 +52,15 @@ def launch_group(
         LaunchError, LaunchTimeout, ConfigError: as of `start_ranks`.
     """
     placements, options = order.placements, order.options
+    session.service(NodeWatch).check({placement.node_rank for placement in placements})
+    recipe = Recipe(session, name, order.factory, options, len(placements))
+    devices = devices_of(placements, job_topology(session).nodes)
+    give_back = session.service(Processes).reserve(name, devices, options.wait_s, given_up)
+    began = time.monotonic()
     try:
-        session.service(NodeWatch).check({placement.node_rank for placement in placements})
-        recipe = Recipe(session, name, order.factory, options, len(placements))
-        devices = devices_of(placements, job_topology(session).nodes)
-        give_back = session.service(Processes).reserve(name, devices, options.wait_s, given_up)
-        began = time.monotonic()
-        try:
-            ranks = start_ranks(session, placements, recipe, given_up)
-        except BaseException:
-            give_back()
-            raise
+        ranks = start_ranks(session, placements, recipe, given_up)
     except BaseException:
-        free_name(session, name)
+        give_back()
         raise
     session.bus.emit(GroupLaunched(name, len(ranks), time.monotonic() - began, recipe.seed))
     group = Supervision(session, name, ranks, options, partial(_launch_successors, session, recipe))
@@ -201,54 +198,121 @@ def check_launches(session: Session) -> None:
         raise ConfigError(problem, hint=f"let '{root_name(session.name)}', or the driver, launch it")
 
 
-def claim_name(session: Session, wanted: str | None, class_name: str, about: dict[str, int]) -> str:
-    """Take a group's name in the directory, so that no other group has it.
+class Claim:
+    """A group's name as its launch takes it; if its thread is interrupted, or the launch fails, it is free again.
 
     A group that a worker launches is called after it, `outer:0/inner`: each rank may have one of that name.
 
     Args:
         session: of this process, which has the name then.
-        wanted: the name; None for the class's, with a number where that is taken.
-        class_name: see above.
         about: what the directory says of the group. Nothing is placed beside what holds channels: it says nothing.
+    """
+
+    def __init__(self, session: Session, about: dict[str, int]) -> None:
+        self._session = session
+        self._about = about
+        self._parent = f"{session.name}/" if ":" in session.name else ""
+        # What was asked for last, and the answer; made before it is asked, so that an interruption finds it.
+        self._asked: tuple[str, Promise[None]] | None = None
+        # Who gives the name back, the launch or its caller: the first that says so.
+        self._giver: dict[None, str] = {}
+
+    def take(self, wanted: str | None, class_name: str) -> str:
+        """Take a name in the directory, so that no other group has it.
+
+        Args:
+            wanted: the name; None for the class's, with a number where that is taken.
+            class_name: see above.
+
+        Raises:
+            GroupExists: the name is taken.
+            ConfigError: it is no name.
+        """
+        if wanted is not None and not isinstance(wanted, str):
+            raise ConfigError(f"group name {wanted!r}: it is text", hint=f"name={str(wanted)!r}")
+        if wanted is not None and (not wanted or set(":/") & set(wanted)):
+            raise ConfigError(f"group name {wanted!r}: it must not be empty, nor hold a colon or a slash")
+        for number in itertools.count(1):
+            name = self._parent + (wanted or (class_name if number == 1 else f"{class_name}-{number}"))
+            taken: Promise[None] = Promise()
+            self._asked = name, taken
+            self._session.messenger.submit(ending(partial(self._ask, name, taken), taken.set_exception))
+            try:
+                taken.result()
+            except NameTaken as error:
+                if wanted is not None:
+                    there = "a group or a channel of this name is there already"
+                    problem = f"{there}; end the group by its `shutdown()` first"
+                    raise GroupExists(name, problem) from error
+            else:
+                return name
+        raise AssertionError("unreachable: some number is free")
+
+    def launch(self, launch: Callable[[str], GroupT], name: str) -> GroupT:
+        """Launch the group of that name."""
+        group: GroupT | None = None
+        try:
+            self._begin_launch(name)
+            group = launch(name)
+        except BaseException:
+            if group is not None:
+                group.stop_beside()
+            elif self._giver.get(None) == "launch":
+                free_name(self._session, name)
+            raise
+        return group
+
+    def _begin_launch(self, name: str) -> None:
+        if self._giver.setdefault(None, "launch") != "launch":
+            raise LaunchError(name, "it was interrupted before it began")
+
+    def let_go(self) -> None:
+        """Let others have the name, unless its launch has begun, which does so itself."""
+        if self._asked is None or self._giver.setdefault(None, "caller") != "caller":
+            return
+        name, taken = self._asked
+
+        def free(_: Promise[None]) -> None:
+            if taken.exception(0) is None:
+                self._session.directory.unregister_async(group_entry(name))
+
+        try:
+            taken.wait(_INTERRUPTED_S)  # the next launch may want that name
+        finally:  # it may be interrupted once more
+            taken.add_done_callback(free)
+
+    def _ask(self, name: str, taken: Promise[None]) -> None:
+        """On the I/O thread."""
+
+        def answer(done: Promise[Reply]) -> None:
+            error = done.exception(0)
+            if error is None:
+                taken.set_result(None)
+            else:
+                taken.set_exception(error)
+
+        entry = Entry(group_entry(name), self._session.messenger.endpoint, self._about)
+        self._session.directory.register_async(entry).add_done_callback(answer)
+
+
+def launch_by_name(
+    session: Session,
+    launch: Callable[[str], GroupT],
+    wanted: str | None,
+    class_name: str,
+    about: dict[str, int],
+) -> tuple[str, Promise[GroupT]]:
+    """Take a name and launch its group, now or beside (see `begin`); returns the name, and the group's promise.
 
     Raises:
-        GroupExists: the name is taken.
-        ConfigError: it is no name.
+        GroupExists, ConfigError: as of `Claim.take`; and what the launch does.
     """
-    if wanted is not None and not isinstance(wanted, str):
-        raise ConfigError(f"group name {wanted!r}: it is text", hint=f"name={str(wanted)!r}")
-    if wanted is not None and (not wanted or set(":/") & set(wanted)):
-        raise ConfigError(f"group name {wanted!r}: it must not be empty, nor hold a colon or a slash")
-    parent = f"{session.name}/" if ":" in session.name else ""
-    for number in itertools.count(1):
-        name = parent + (wanted or (class_name if number == 1 else f"{class_name}-{number}"))
-        try:
-            _register(session, name, about)
-        except NameTaken as error:
-            if wanted is not None:
-                problem = "a group or a channel of this name is there already; end the group by its `shutdown()` first"
-                raise GroupExists(name, problem) from error
-        else:
-            return name
-    raise AssertionError("unreachable: some number is free")
-
-
-def _register(session: Session, name: str, about: dict[str, int]) -> None:
-    entry = Entry(group_entry(name), session.messenger.endpoint, about)
-    asked = session.directory.register_async(entry)
+    claim = Claim(session, about)
     try:
-        asked.result()
-    except BaseException:  # it may be interrupted, and the name be taken all the same
-
-        def free(done: Promise[Reply]) -> None:
-            if not done.cancelled() and done.exception(0) is None:
-                session.directory.unregister_async(entry.name)
-
-        try:
-            asked.wait(_INTERRUPTED_S)  # the next launch may want that name
-        finally:  # it may be interrupted once more
-            asked.add_done_callback(free)
+        name = claim.take(wanted, class_name)
+        return name, begin(session, partial(claim.launch, launch, name))
+    except BaseException:
+        claim.let_go()
         raise
 
 

@@ -249,14 +249,11 @@ class GroupServer:
         wanted: LaunchGroup = request.head
         name = wanted.name
         try:
-            try:
-                order: GroupOrder = pickle.loads(request.frames[0])
-            except BaseException:  # what the driver has imported may not be there
-                free_name(self._session, name)
-                raise
+            order: GroupOrder = pickle.loads(request.frames[0])
             order = replace(order, factory=tuple(request.frames[1 + wanted.num_class_frames :]))
             group = launch_group(self._session, order, name, given_up)
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            free_name(self._session, name)
             self._messenger.submit(partial(self._on_failed, request))
             request.fail(error)
         else:

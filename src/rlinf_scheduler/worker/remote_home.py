@@ -37,7 +37,6 @@ from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import own_program
 from rlinf_scheduler.wording import seconds_text
-from rlinf_scheduler.worker.home import free_name
 from rlinf_scheduler.worker.home_wire import (
     ATTACH,
     ENDING,
@@ -113,7 +112,6 @@ class RemoteHome:
                 return asked.wait(limit_s, LaunchTimeout(name, late, ["all ranks"]))[0]
             except BaseException:
                 asked.give_up()
-                free_name(self._session, name)  # unless it is the job server's by now
                 raise
 
         return launch
