@@ -324,6 +324,10 @@ def test_nodes_are_no_devices_to_share():
     assert "'env' has none" in error_of(topology, env, wish("a", sharing=("env",)))
     actor = PlacementRule(("actor",), "0-3")
     assert "nodes are none" in error_of(topology, actor, wish("a", node_groups=("node",), sharing=("actor",)))
+    bare = NodeGroup("bare", (0,))
+    uneven = Topology((node(count=0), node(count=4))).with_node_groups([bare])
+    both = wish("a", node_groups=("bare", "cluster"), count=1, sharing=("actor",))
+    assert texts(uneven, actor, both)["a"] == "1"
 
 
 def test_what_is_short_is_told_as_it_is():

@@ -322,7 +322,7 @@ class _Finder:
     def _free_in(self, wish: PlacementWish, row: ResourceRow) -> int:
         mask = ((1 << row.size) - 1) << row.first_on_node
         if row.kind is BARE_NODE:
-            return mask
+            return 0 if wish.sharing else mask  # it is no device
         key = row.node_rank, row.kind.hardware_type
         if not wish.sharing:
             return mask & ~self._used.get(key, 0)
