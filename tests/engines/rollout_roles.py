@@ -7,7 +7,7 @@ import torch
 
 from rlinf.scheduler import Worker
 from rlinf_scheduler.engines import RolloutWorker
-from rlinf_scheduler.errors import UpdateFailed
+from rlinf_scheduler.errors import EngineError, UpdateFailed
 from tiny_engine import TinyEngine
 
 
@@ -24,6 +24,18 @@ class ClosesOnce(TinyEngine):
 
     async def update_weights(self, name, **_):
         raise UpdateFailed(name, 0, "they never come")
+
+
+class FailsAt(TinyEngine):
+    """Cannot go on with a request after some tokens of its output."""
+
+    async def generate(self, request):
+        number = 0
+        async for tokens in super().generate(request):
+            yield tokens
+            number += 1
+            if number == 9:
+                raise EngineError("it cannot go on")
 
 
 class StartsLate(TinyEngine):

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from rollout_roles import Actor, ClosesOnce, Rank, StartsLate
+from rollout_roles import Actor, ClosesOnce, FailsAt, Rank, StartsLate
 
 pytest.importorskip("torch")
 
@@ -155,6 +155,15 @@ def steps_of(start, versions, steps=()):
         start += dict(steps).get(version, version)
         tokens.append(start)
     return tuple(tokens)
+
+
+def test_what_was_kept_of_a_request_that_fails_is_left_in_no_queue(job):
+    service = Service(job, 1, partial(FailsAt, step=1), keep_every=4)
+    asked = service.ask(0, 20)
+    with pytest.raises(EngineError, match="it cannot go on"):
+        asked.wait(DEADLINE_S)
+    wait_until(lambda: service.channel.qsize(("partial", asked.request.request_id)) == 0)
+    service.end()
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort"])

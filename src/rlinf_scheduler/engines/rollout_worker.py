@@ -501,12 +501,14 @@ class _Serving:
                         f"request '{name}' was given out {request.attempt} times; the last time {error}"
                     )
                 )
+                await self._forget_kept(request)
             else:
                 request.abandon(str(error))
             raise
         except Exception as error:  # noqa: BLE001 - it is the asker's
             self.served.num_failed += 1
             request.fail(error)
+            await self._forget_kept(request)
         else:
             self.served.num_answered += 1
             self.served.num_handed_back += generation.finish_reason == "abort"
@@ -517,6 +519,11 @@ class _Serving:
             self._num_tokens -= size
             self._must_wait = False
             self._changed.set()
+
+    async def _forget_kept(self, request: ChannelRequest) -> None:
+        if self.options.keep_every is not None:
+            with suppress(ChannelError):
+                await _KeptOutput(self.channel, request.item.request_id, None, _is_there=True).forget()
 
     @asynccontextmanager
     async def _prepared(self, min_version: int) -> AsyncIterator[None]:
