@@ -21,6 +21,7 @@ from rlinf_scheduler.planning.splitting import (
     Workload,
     best_splits,
     curve,
+    preferred,
     workload_of,
 )
 from rlinf_scheduler.planning.wishes import GIGABYTE
@@ -201,7 +202,7 @@ def render_proposal(found: Proposal) -> str:
         f"expected on {counted(found.num_devices, 'accelerator')}:",
     ]
     lines += [*text_table(splits, right={0, 1}), *_notes(found), ""]
-    lines += placement_of(found.topology, found.splits[0], found.sharing)
+    lines += placement_of(found.topology, preferred(found.splits), found.sharing)
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -472,11 +472,8 @@ class _Serving:
             return 0
         most = self.options.max_attempts
         if most is not None and request.attempt > most:
-            request.fail(
-                EngineError(
-                    f"request '{wanted.request_id}' was given out {most} times, and whoever had it died"
-                )
-            )
+            told = f"'{wanted.request_id}' was given out {most} times, and each time who had it died"
+            request.fail(EngineError(f"request {told}"))
             return 0
         is_alone = request.attempt == most and most > 1
         has_room = limit is None or self._num_tokens + size <= limit
@@ -495,20 +492,14 @@ class _Serving:
                 generation = await self._generate(engine, request)
         except EngineDead as error:
             if request.attempt == self.options.max_attempts:
-                name = request.item.request_id
-                request.fail(
-                    EngineError(
-                        f"request '{name}' was given out {request.attempt} times; the last time {error}"
-                    )
-                )
-                await self._forget_kept(request)
+                told = f"'{request.item.request_id}' was given out {request.attempt} times; the last time {error}"
+                await self._fail(request, EngineError(f"request {told}"))
             else:
                 request.abandon(str(error))
             raise
         except Exception as error:  # noqa: BLE001 - it is the asker's
             self.served.num_failed += 1
-            request.fail(error)
-            await self._forget_kept(request)
+            await self._fail(request, error)
         else:
             self.served.num_answered += 1
             self.served.num_handed_back += generation.finish_reason == "abort"
@@ -520,7 +511,8 @@ class _Serving:
             self._must_wait = False
             self._changed.set()
 
-    async def _forget_kept(self, request: ChannelRequest) -> None:
+    async def _fail(self, request: ChannelRequest, error: Exception) -> None:
+        request.fail(error)
         if self.options.keep_every is not None:
             with suppress(ChannelError):
                 await _KeptOutput(self.channel, request.item.request_id, None, _is_there=True).forget()

@@ -17,6 +17,7 @@ from rlinf_scheduler.wording import counted, name_list
 
 Phases = Literal["in turn", "side by side"]
 MAX_COMPONENTS = 7  # there are 877 ways to group as many
+_AS_GOOD = 1.05
 MOST_TRIED = 64  # devices, of which every division is tried
 
 
@@ -146,6 +147,18 @@ def best_splits(
             problem, hint=f"apart they need {least}, and beside each other all of their memory"
         )
     return sorted(splits, key=lambda split: (split.step_s, -len(split.pools)))
+
+
+def preferred(splits: Sequence[Split]) -> Split:
+    """Return the split that keeps most apart, of those that are within a twentieth of the shortest.
+
+    What shares devices takes turns on them and moves its memory, which no forecast here knows.
+
+    >>> preferred(best_splits([Workload("rollout", 61.0), Workload("actor", 21.0)], 8, "side by side")).devices
+    {'rollout': 6, 'actor': 2}
+    """
+    near = [split for split in splits if split.step_s <= _AS_GOOD * splits[0].step_s]
+    return max(near, key=lambda split: len(split.pools))
 
 
 def curve(
