@@ -423,7 +423,7 @@ def test_many_strangers_leave_nothing_behind_and_do_not_flood_the_log(server, fr
                 friend()
     until(lambda: num_descriptors() <= descriptors and not listener.guests)
     friend()
-    assert threading.active_count() < threads + 10  # of 200; what else is in this process may begin one meanwhile
+    assert threading.active_count() < threads + 10  # 200 were here; others may begin one
     until(lambda: warnings(caplog))
     assert len(warnings(caplog)) <= 3  # one a kind
 
