@@ -1,4 +1,4 @@
-"""What an operation is on a channel: a put or a get, what it says of its item, and what it says to the server."""
+"""Operations on a channel: puts and gets, with the messages to its server that each stands for."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What is expected of each split.
+    """The best splits of a plan's accelerators, beside what was measured.
 
     Attributes:
         workloads: what each component needs.
@@ -172,7 +172,7 @@ def propose(
 
 
 def render_proposal(found: Proposal) -> str:
-    """What was measured, the best splits, and the first as a placement."""
+    """Return the text of a proposal: measured times, the best splits, and the preferred one as a placement."""
     rows = [("component", "devices", "of a step", "divides", "does not")]
     rows += [
         (

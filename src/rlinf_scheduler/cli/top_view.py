@@ -45,7 +45,7 @@ class ShownGroup:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is shown.
+    """The content of the screen.
 
     Attributes:
         groups: with at least a line each.

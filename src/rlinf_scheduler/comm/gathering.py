@@ -83,7 +83,7 @@ class _AllDone(Promise[None]):
         return super().done() and all(handle.done() for handle in self.handles)
 
     def awaits(self) -> Wait | None:
-        """What a wait for it is for: those that are not done."""
+        """Return what a wait for it is for: the parts that are not done."""
         waits = [wait for handle in self.handles if not handle.done() and (wait := handle.settled.awaits())]
         if not waits:
             return None

@@ -101,7 +101,7 @@ class AsyncHandle(Generic[T]):
         return self.what or "an operation"
 
     def awaits(self) -> Wait:
-        """What a wait for it is for; from any thread."""
+        """Return what a wait for it is for; in any thread."""
         return self.settled.awaits() or Wait(OTHER, self.describe())
 
     def cause(self) -> Cause:

@@ -40,7 +40,7 @@ class OpenedObject(Protocol):
 
 
 class DeviceObjects:
-    """What a process shares with others on devices: nothing; the room has the one that does."""
+    """Objects that processes share on devices: none, where the room `devices` is left out."""
 
     def device_of(self, tensor: Any) -> str:
         """Return the UUID of the device that a tensor is on, if other processes can share it; else ""."""

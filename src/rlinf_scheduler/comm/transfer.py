@@ -120,7 +120,7 @@ class PeerOperation(Operation, ABC):
         """End it as given up; on the I/O thread."""
 
     def awaits(self) -> Wait:
-        """What a wait for it is for; from any thread."""
+        """Return what a wait for it is for; in any thread."""
         limit_s = None if self.timeout_s >= FOREVER_S else self.timeout_s
         text = f"{self.operation}({', '.join(map(repr, self.peers))})"
         return Wait(MESSAGE, text, self.waited_s, limit_s, tuple(self.peers))

@@ -76,7 +76,7 @@ class Mailing(PeerOperation):
         return promise
 
     def awaits(self) -> Wait:
-        """What a wait for it is for: those that do not have it."""
+        """Return what a wait for it is for: the members that do not have it."""
         left = tuple(sending.peer for sending in tuple(self._sendings) if not sending.over)
         wait = super().awaits()
         return replace(wait, peers=left) if left else wait

@@ -211,7 +211,7 @@ class Fetch(Transfer):
         return promise
 
     def awaits(self) -> Wait:
-        """What a wait for it is for; from any thread."""
+        """Return what a wait for it is for; in any thread."""
         needs = self._min_version if self._min_version != NO_VERSION else -1
         option = "version" if self._exact else "min_version"
         text = f"{self._target.call}('{self._name}'{f', {option}={needs}' if needs >= 0 else ''})"

@@ -297,7 +297,7 @@ class _Launch:
             raise read_error(self._error)
 
     def awaits(self) -> Wait:
-        """What a wait for it is for; from any thread."""
+        """Return what a wait for it is for; in any thread."""
         missing = [each for each in self._reached() if each[1] != protocol.READY]
         peers = tuple(f"{self._name}:{rank}" for rank, _ in missing)
         detail = "; ".join(

@@ -348,7 +348,7 @@ class GroupResult(Generic[R]):
         return f"{self._call.title} on {', '.join(self._missing())}"
 
     def awaits(self) -> Wait:
-        """What a wait for it is for; from any thread."""
+        """Return what a wait for it is for; in any thread."""
         call = self._call
         began = min((at for at in call.sent_at if at), default=time.monotonic())
         return Wait(RESULT, call.title, time.monotonic() - began, peers=tuple(self._missing()))

@@ -33,7 +33,7 @@ HEADER_BYTES = 4096
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
-    """What a reader must know of an arena.
+    """The description of an arena that its readers get.
 
     Attributes:
         pid: the owner's process id.
