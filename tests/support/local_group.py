@@ -11,7 +11,7 @@ from rlinf_scheduler.host.call_loop import CallLoop
 from rlinf_scheduler.host.info import Role
 from rlinf_scheduler.planning import Placement, Topology
 from rlinf_scheduler.session import Session, set_current
-from rlinf_scheduler.session.membership import GroupMembership
+from rlinf_scheduler.session.membership import GroupMembers, GroupMembership
 from rlinf_scheduler.worker.device_lock import DeviceLockServer
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.order import LaunchOptions
@@ -71,7 +71,8 @@ class LocalJob:
     def _construct(self, worker_class, args, address, session, placement, num_ranks):
         info = replace(Role.alone().info, address=address, world_size=num_ranks, placement=placement)
         session.provide(Role, Role(info))
-        session.provide(GroupMembership, GroupMembership(address.group, 1, address.rank, num_ranks))
+        members = GroupMembers(address.group, tuple(range(num_ranks)))
+        session.provide(GroupMembership, GroupMembership(members, 1, address.rank))
         set_current(session)
         try:
             return worker_class(*args)

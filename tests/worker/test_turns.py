@@ -3,7 +3,7 @@
 import random
 
 from effort import case, tries
-from rlinf_scheduler.session.membership import GroupMembership
+from rlinf_scheduler.session.membership import GroupMembers, GroupMembership
 from rlinf_scheduler.worker.turns import Turn, Turns
 
 
@@ -14,7 +14,7 @@ def turn(who, devices, number=1, since=0.0):
 def part(group, rank, devices, number=1, size=2):
     """The wish of a rank of a group that has its devices together."""
     name = f"{group}:{rank}"
-    member = GroupMembership(group, 1, rank, size)
+    member = GroupMembership(GroupMembers(group, tuple(range(size))), 1, rank)
     return Turn(name, number, name, frozenset(devices), 0.0, member)
 
 

@@ -255,7 +255,7 @@ class Hosting:
         os.environ.update(assignment.environment)
         info = WorkerInfo(
             address=self._address,
-            world_size=assignment.world_size,
+            world_size=assignment.members.world_size,
             placement=assignment.placement,
             node_ip=self._spec.node_ip,
             hostname=platform.node(),
@@ -270,8 +270,7 @@ class Hosting:
         if assignment.settings:
             self.session.provide(JobSettings, pickle.loads(assignment.settings))
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
-        group, rank = self._address.group, self._address.rank
-        place = GroupMembership(group, assignment.launched_ns, rank, assignment.world_size)
+        place = GroupMembership(assignment.members, assignment.launched_ns, self._address.rank)
         self.session.provide(GroupMembership, place)
         if self._spec.emulates_network:
             of_room("emulation.arrivals:emulate_network")(self.session, assignment.placement.node_rank)

@@ -10,6 +10,7 @@ from rlinf_scheduler.comm import ClusterSecret, Endpoint
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.planning import HardwareUnit, Node, Placement
+from rlinf_scheduler.session.membership import GroupMembers
 
 # A service of the job's home.
 LOG = "worker.log"
@@ -242,6 +243,7 @@ class Assignment(msgspec.Struct, frozen=True):
     Attributes:
         placement: its place.
         node: its node, as it was probed.
+        members: the ranks of its group.
         environment: variables to set before the user's code is imported.
         max_concurrency: how many calls may run at a time.
         master_address: rank 0's node.
@@ -259,7 +261,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
     placement: Placement
     node: Node
-    world_size: int
+    members: GroupMembers
     environment: dict[str, str]
     max_concurrency: int
     master_address: str

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,20 +35,67 @@ _TELLING_SHARE = 0.1
 BEAT = "job.beat"
 # Every process says so often that its I/O thread runs, in seconds.
 BEAT_S = 2.0
+# A group has other ranks now: a service of every process, told by the home, and reported to it.
+RESIZED = "job.resized"
+HEARD_WITHIN_S = 5.0
 _log = Reporter(__name__)
+
+
+class GroupMembers(msgspec.Struct, frozen=True, array_like=True):
+    """The ranks that a group has; it changes when the group is resized.
+
+    Attributes:
+        group: its name.
+        ranks: their numbers, ascending; after ranks have left there are gaps.
+        epoch: how often the group was resized.
+        master_address: where the first of them is: MASTER_ADDR of a rendezvous of these ranks.
+        master_port: its port there, another one in each epoch: MASTER_PORT.
+
+    >>> members = GroupMembers("actor", (0, 2, 5), epoch=1)
+    >>> members.world_size, members.place_of(5), 1 in members
+    (3, 2, False)
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    epoch: int = 0
+    master_address: str = ""
+    master_port: int = 0
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return len(self.ranks)
+
+    def place_of(self, rank: int) -> int:
+        """Return a rank's place among them, from 0: its rank in collectives of these ranks.
+
+        Raises:
+            ValueError: it is none of them.
+        """
+        return self.ranks.index(rank)
+
+    def __contains__(self, rank: object) -> bool:
+        return rank in self.ranks
 
 
 class GroupMembership(NamedTuple):
     """A process's place in a group.
 
     Attributes:
+        members: the ranks that it has.
         launched_ns: when it was launched, in nanoseconds: another launch of that name is later.
+        rank: this process's number.
     """
 
-    group: str
+    members: GroupMembers
     launched_ns: int
     rank: int
-    world_size: int
+
+    @property
+    def group(self) -> str:
+        """Its name."""
+        return self.members.group
 
 
 class Death(msgspec.Struct, frozen=True, array_like=True):
@@ -202,6 +250,81 @@ class DeathNotices:
     def _report(self, death: Death) -> None:
         if death.process_id in self._peers.lost and death.process_id not in self._peers.fenced:
             self._declare(death, self._own_id)
+
+
+class MembersNotices:
+    """What one process hears and says of groups that are resized; the home tells all processes. On the I/O thread.
+
+    Attributes:
+        known: the ranks of the groups that have been resized since this process joined, by name.
+        on_change: called with the new ranks of a group.
+    """
+
+    def __init__(self, messenger: Messenger, home: Endpoint) -> None:
+        self.known: dict[str, GroupMembers] = {}
+        self.on_change: list[Callable[[GroupMembers], None]] = []
+        self._messenger = messenger
+        self._home = home
+        self._is_home = home.process_id == messenger.endpoint.process_id
+        messenger.serve(RESIZED, self._on_notice, GroupMembers)
+
+    def tell(self, members: GroupMembers) -> Promise[None]:
+        """Say which ranks a group has now; from any thread.
+
+        Returns:
+            Done when all processes that were there have heard it, or have not answered for `HEARD_WITHIN_S` seconds.
+        """
+        heard: Promise[None] = Promise()
+        asked = self._messenger.request(
+            self._home, RESIZED, members, timeout_s=2 * HEARD_WITHIN_S, reply_type=None
+        )
+        asked.add_done_callback(lambda _: heard.set_result(None))
+        return heard
+
+    def _on_notice(self, request: Request) -> None:
+        members: GroupMembers = request.head
+        before = self.known.get(members.group)
+        if before is None or before.epoch < members.epoch:
+            self.known[members.group] = members
+            for callback in list(self.on_change):
+                callback(members)
+        if not self._is_home:
+            request.reply(None)
+            return
+        own_id = self._messenger.endpoint.process_id
+        others = [
+            transport.endpoint
+            for transport in self._messenger.peers.transports()
+            if transport.endpoint.process_id != own_id
+        ]
+        waits_for = len(others)
+        if not waits_for:
+            request.reply(None)
+
+        def on_heard(_: Promise[Any]) -> None:
+            nonlocal waits_for
+            waits_for -= 1
+            if not waits_for:
+                request.reply(None)
+
+        for endpoint in others:
+            told = self._messenger.request(
+                endpoint, RESIZED, members, timeout_s=HEARD_WITHIN_S, reply_type=None
+            )
+            told.add_done_callback(on_heard)
+
+
+class Draining:
+    """Whether this process is to take no more work, as its rank leaves the group; a service of its session.
+
+    What takes work in a loop (leases, requests, iterations of channels) ends then; what it has, it finishes.
+
+    Attributes:
+        began: done when that is so, with why.
+    """
+
+    def __init__(self, _session: object) -> None:
+        self.began: Promise[str] = Promise()
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True):

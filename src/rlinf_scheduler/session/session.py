@@ -29,7 +29,7 @@ from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.errors import ClusterError, CommError
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session.bus import EventBus
-from rlinf_scheduler.session.membership import Death, DeathNotices, Heart
+from rlinf_scheduler.session.membership import Death, DeathNotices, Heart, MembersNotices
 
 if TYPE_CHECKING:
     from rlinf_scheduler.session.heartbeat_monitor import HeartbeatMonitor
@@ -77,6 +77,7 @@ class Session:
         home: how the process above is reached.
         directory: finds the others by name.
         deaths: who is dead.
+        members: which ranks the groups have that are resized.
         bus: what happens in the job, for the listeners.
         log_bus: workers' log lines, on their own: they are shown before the result of the call that wrote them, however
             slow other listeners are.
@@ -140,6 +141,7 @@ class Session:
         self.home = home or self.messenger.endpoint
         self.directory = DirectoryClient(self.messenger, self.home)
         self.deaths = DeathNotices(self.messenger, self.home)
+        self.members = MembersNotices(self.messenger, self.home)
         self.messenger.peers.on_fenced.append(self._leave_as_dead)
         self._heartbeat_monitor: HeartbeatMonitor | None = None
         if home is None:

@@ -284,13 +284,18 @@ class Weights:
         )
 
 
+def _publishing_rank(session: Session, place: GroupMembership) -> PublishingRank:
+    here, size = session.messenger.endpoint, place.members.world_size
+    return PublishingRank(here, session.name, place.group, place.launched_ns, place.rank, size)
+
+
 def open_weights(session: Session) -> Weights:
     """Make the publisher and fetcher of weights for a session; `session.service(open_weights)` is always the same."""
     devices = session.service(of_room("devices.devices:open_devices")) if has_room("devices") else None
     if session.home == session.messenger.endpoint:
         session.service(open_index)
     place = session.fact(GroupMembership)
-    rank = None if place is None else PublishingRank(session.messenger.endpoint, session.name, *place)
+    rank = None if place is None else _publishing_rank(session, place)
     weights = Weights(session.messenger, session.home, devices, rank)
     session.service(OwnActivity).add(weights.add_to)
     session.service(OwnStats).add(weights.add_stats)

@@ -53,7 +53,7 @@ def launch_group(
     """
     placements, options = order.placements, order.options
     session.service(NodeWatch).check({placement.node_rank for placement in placements})
-    recipe = Recipe(session, name, order.factory, options, len(placements))
+    recipe = Recipe(session, name, order.factory, options, sorted(each.rank for each in placements))
     devices = devices_of(placements, job_topology(session).nodes)
     give_back = session.service(Processes).reserve(name, devices, options.wait_s, given_up)
     began = time.monotonic()

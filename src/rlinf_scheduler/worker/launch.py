@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer, Request
 from rlinf_scheduler.comm.failure import Failure, load_failure, read_error
@@ -43,7 +45,7 @@ from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvir
 from rlinf_scheduler.ray_backend.backend import cores_of_machines, ray_errors
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.membership import Death
+from rlinf_scheduler.session.membership import Death, GroupMembers
 from rlinf_scheduler.wording import clock_text, seconds_text
 from rlinf_scheduler.worker.environment import rank_environment
 from rlinf_scheduler.worker.node_watch import Fallbacks, NodeWatch
@@ -96,9 +98,11 @@ class Recipe:
         factory: the worker's class and its arguments, encoded: by value where the class is defined in the user's
             script, by reference where it can be imported.
         options: of the launch.
+        ranks: the numbers of its ranks.
 
     Attributes:
-        name, factory, options, world_size: see above.
+        name, factory, options: see above.
+        members: its ranks as they are now.
         seed: what its ranks' seeds are derived from.
         master_address: rank 0's node, once it has been started.
         master_port: the group's port for rendezvous, likewise.
@@ -111,11 +115,11 @@ class Recipe:
         name: str,
         factory: tuple[Buffer, ...],
         options: LaunchOptions,
-        world_size: int,
+        ranks: Sequence[int],
     ) -> None:
         self.name = name
         self.options = options
-        self.world_size = world_size
+        self.members = GroupMembers(name, tuple(ranks))
         self.factory = factory
         self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed
         self.master_address, self.master_port = "", 0
@@ -473,6 +477,9 @@ class _Launch:
         recipe = self._recipe
         if not recipe.master_address:
             recipe.master_address = self._node_of(self._ranks[0].placement).ip
+        recipe.members = structs.replace(
+            recipe.members, master_address=recipe.master_address, master_port=recipe.master_port
+        )
         topology = packed_topology(self._bare_topology)
         told = job_settings(self._session)
         settings = pickle.dumps(told) if told != JobSettings() else b""
@@ -480,11 +487,11 @@ class _Launch:
             assignment = Assignment(
                 placement=rank.placement,
                 node=self._node_of(rank.placement),
-                world_size=recipe.world_size,
+                members=recipe.members,
                 environment=rank_environment(
                     rank.placement,
                     group=self._name,
-                    world_size=recipe.world_size,
+                    world_size=recipe.members.world_size,
                     node=self._node_of(rank.placement),
                     set_by_group=dict(recipe.environments.of(rank.placement).env_vars),
                     master_address=recipe.master_address,

@@ -53,7 +53,7 @@ class _Place:
         if group is None or self.granted:
             return []
         there = {each.who for each in self.members}
-        ranks = (f"{group.group}:{rank}" for rank in range(group.world_size))
+        ranks = (f"{group.group}:{rank}" for rank in group.members.ranks)
         return [name for name in ranks if name not in there]
 
     def takes(self, turn: Turn) -> bool:
