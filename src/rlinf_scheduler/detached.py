@@ -128,7 +128,7 @@ def attach(session: Session, name: str, worker_class: type[T] | None) -> WorkerG
     group, found = session.service(RemoteHome).attach(name, worker_class)
     launched: Promise[GroupCalls[Any]] = Promise()
     launched.set_result(group)
-    return WorkerGroup(name, found, len(group.ranks), launched)
+    return WorkerGroup(name, found, group.members.world_size, launched)
 
 
 def trace(session: Session, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:

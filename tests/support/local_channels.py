@@ -7,6 +7,7 @@ from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.channel_worker import Channels
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
 from rlinf_scheduler.worker.order import LaunchOptions
 from rlinf_scheduler.worker.processes import LaunchedRank
@@ -60,7 +61,9 @@ class LocalStarter(ChannelStarter):
         session.messenger.serve(protocol.STOP, lambda _: end.start(), None)
         self.host(session)
         self.ranks.append(rank)
-        return Supervision(self._session, str(address), [rank], LaunchOptions(on_failure="end"))
+        return Supervision(
+            self._session, GroupMembers(str(address), (0,)), [rank], LaunchOptions(on_failure="end")
+        )
 
     def host(self, session):
         Channels(session)

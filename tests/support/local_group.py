@@ -63,7 +63,9 @@ class LocalJob:
             workers.append(worker)
             loops.append(loop)
         launched = Promise()
-        launched.set_result(Supervision(self.session, name, ranks, LaunchOptions()))
+        launched.set_result(
+            Supervision(self.session, GroupMembers(name, tuple(range(num_ranks))), ranks, LaunchOptions())
+        )
         group = WorkerGroup(name, worker_class, len(ranks), launched)
         group.workers, group.loops = workers, loops
         return group

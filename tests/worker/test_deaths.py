@@ -65,7 +65,7 @@ def test_what_is_told_twice_is_obeyed_once_and_the_first_reason_stays(on_failure
 
 
 def test_all_ranks_go_and_come_back_with_one_and_are_told_of_once():
-    deaths = Deaths("rollout", "restart_group", 3)
+    deaths = Deaths("rollout", "restart_group", range(3))
     consequences = deaths.on_exit(1, "killed\nlast words")
     why = "all of 'rollout' starts anew with rank 1: killed"
     others = tuple(WorkerLost("rollout", rank, why) for rank in (0, 2))
@@ -80,13 +80,13 @@ def test_all_ranks_go_and_come_back_with_one_and_are_told_of_once():
 
 
 def test_a_group_is_restarted_by_hand_as_a_whole_and_by_a_verdict():
-    deaths = Deaths("rollout", "restart_group", 2)
+    deaths = Deaths("rollout", "restart_group", range(2))
     for rank in range(2):
         deaths.give_up(rank, "died too often")
     consequences = deaths.on_restart(1, "wanted")
     assert (consequences.report, consequences.anew, consequences.others) == (None, True, ())
     assert not deaths.dead
-    asked = Deaths("rollout", lambda _lost: "restart_group", 2)
+    asked = Deaths("rollout", lambda _lost: "restart_group", range(2))
     assert asked.on_exit(0, "killed").ask
     assert asked.on_exit(1, "killed").ask
     assert asked.on_verdict(1, "restart_group") == Consequences(restart=True, anew=True)
@@ -188,7 +188,7 @@ EVENTS = st.one_of(
 
 @given(on_failure=st.sampled_from(MODES), events=st.lists(EVENTS, max_size=12))
 def test_whatever_the_order_each_death_is_obeyed_once_and_none_after_the_stop(on_failure, events):
-    deaths = Deaths("g", on_failure, 4)
+    deaths = Deaths("g", on_failure, range(4))
     away, gone, stopped = set(), set(), False
     for kind, rank in events:
         if kind == "stop":

@@ -95,7 +95,7 @@ def test_the_others_are_dead_for_their_own_reason(forked_job):
     other = forked_job.session.messenger.peers
     (process_id,) = (
         rank.endpoint.process_id
-        for rank in groups_named(forked_job, "reasons").ranks
+        for rank in groups_named(forked_job, "reasons").ranks.values()
         if rank.address.rank == 0
     )
     with died("reasons", 1, "die"):
@@ -165,7 +165,7 @@ def test_who_ends_a_group_waits_for_what_has_just_come_back(forked_job):
         group.execute_on(1).die().wait(60)
     wait_until(lambda: ending)
     ending[0].join(60)
-    assert [each for each in supervision.ranks if each in unwanted] == unwanted
+    assert [each for each in supervision.ranks.values() if each in unwanted] == unwanted
     assert all(each.exited.done() for each in unwanted)
 
 

@@ -39,7 +39,7 @@ class OneRank:
     def __init__(self, name):
         self.name = name
         (placement,) = PackedPlacementStrategy(0, 0).get_placement(TOPOLOGY)
-        self.ranks = [SimpleNamespace(placement=placement)]
+        self.ranks = {0: SimpleNamespace(placement=placement)}
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def add_group(session, name):
 
 
 def move(session, group):
-    (rank,) = group.ranks
+    (rank,) = group.ranks.values()
     session.service(NodeWatch).states.lost[rank.placement.node_rank] = "it is gone"
     rank.placement = session.service(Moves).begin(group.name, rank.placement, TOPOLOGY)
     return rank.placement.node_rank

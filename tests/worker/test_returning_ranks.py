@@ -97,7 +97,7 @@ def test_the_first_rank_comes_back_with_the_port_of_the_group(forked_job):
     environment = group.environment().wait(60)
     kill(group, 0)
     assert group.environment().wait(60) == environment
-    assert group.placements == [each.placement for each in groups_named(forked_job, "first").ranks]
+    assert group.placements == [each.placement for each in groups_named(forked_job, "first").ranks.values()]
 
 
 def num_kept():

@@ -61,17 +61,18 @@ class Deaths:
 
     Args:
         on_failure: what the death of a rank means for the others.
-        num_ranks: how many ranks it has.
+        ranks: the numbers of its ranks.
 
     Attributes:
+        ranks: likewise; those of now.
         dead: why each rank that is gone for good is gone, in a line; further ones have what it wrote last.
         away: likewise of each rank whose place another process is to take, or may.
         stopping: the group is being ended, so that ends are no deaths.
     """
 
-    def __init__(self, group: str, on_failure: Policy, num_ranks: int = 0) -> None:
+    def __init__(self, group: str, on_failure: Policy, ranks: Sequence[int] = ()) -> None:
         self.group = group
-        self._num_ranks = num_ranks
+        self.ranks = tuple(ranks)
         self.dead: dict[int, str] = {}
         self.away: dict[int, str] = {}
         self.stopping = False
@@ -136,7 +137,7 @@ class Deaths:
 
     def _coming_back(self, rank: int, lost: WorkerLost | None = None, *, anew: bool) -> Consequences:
         """Another process takes the place of a rank; with `anew`, those of all."""
-        others = [each for each in range(self._num_ranks) if each != rank] if anew else []
+        others = [each for each in self.ranks if each != rank] if anew else []
         first = self.away[rank].partition("\n")[0]
         why = f"all of '{self.group}' starts anew with rank {rank}: {first}"
         new = [each for each in others if each not in self.away and each not in self.dead]

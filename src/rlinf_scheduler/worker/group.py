@@ -145,7 +145,7 @@ class WorkerGroup(Generic[T]):
     @property
     def placements(self) -> list[Placement]:
         """Where each rank runs."""
-        return [rank.placement for rank in self._shared.ranks]
+        return [self._shared.ranks[rank].placement for rank in self._shared.members.ranks]
 
     @property
     def ranks(self) -> tuple[int, ...]:

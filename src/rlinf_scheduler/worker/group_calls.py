@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -26,6 +26,7 @@ from rlinf_scheduler.observe.reasons import Stall, tell_stall
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.ray_backend.ending import end_failed
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.worker.call import Call, Target
 from rlinf_scheduler.worker.deaths import Deaths, Policy
 from rlinf_scheduler.worker.result import GroupResult
@@ -57,7 +58,7 @@ RankT = TypeVar("RankT", bound=KnownRank)
 def awaits_end(local: dict[str, Any]) -> Wait:
     """Return what a thread waits for that ends a group; since `began`, where that is there."""
     group: GroupCalls[Any] = local["self"]
-    there = tuple(str(rank.address) for rank in group.ranks if not rank.gone.done())
+    there = tuple(str(rank.address) for rank in group.ranks.values() if not rank.gone.done())
     return Wait(RESULT, f"shutdown of '{group.name}'", _since(local), peers=there)
 
 
@@ -77,29 +78,33 @@ class GroupCalls(ABC, Generic[RankT]):
     The messenger's I/O thread alone says who is dead and which calls go on; no lock is held by anybody.
 
     Args:
-        ranks: its processes, in rank order.
+        members: its ranks.
+        ranks: their processes.
         on_failure: what the death of a rank means.
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
 
     Attributes:
         session, name, on_failure, stall_after_s: see above.
-        ranks: likewise; a rank that comes back is another one here.
+        members: the ranks that it has now: calls go to these.
+        ranks: their processes, and those of ranks that leave until they have ended, by number. Replaced as a whole at
+            each change: other threads iterate over it. A rank that comes back is another one here.
     """
 
     def __init__(
         self,
         session: Session,
-        name: str,
+        members: GroupMembers,
         ranks: Sequence[RankT],
         on_failure: Policy,
         stall_after_s: float,
     ) -> None:
         self.session = session
-        self.name = name
-        self.ranks = list(ranks)
+        self.name = members.group
+        self.members = members
+        self.ranks: Mapping[int, RankT] = {rank.address.rank: rank for rank in ranks}
         self.on_failure = on_failure
         self.stall_after_s = stall_after_s
-        self._deaths = Deaths(name, on_failure, len(ranks))
+        self._deaths = Deaths(members.group, on_failure, members.ranks)
         self._pending = PendingCalls()
         self._untaken = UntakenFailures(session)
 
@@ -144,7 +149,7 @@ class GroupCalls(ABC, Generic[RankT]):
 
     def _end_all_calls(self) -> None:
         for call in tuple(self._pending):
-            call.abort(WorkerDied(self.name, self.ranks[0].address.rank, call.method, self.session.failure))
+            call.abort(WorkerDied(self.name, call.addresses[0].rank, call.method, self.session.failure))
 
     def _refuse_waiting(self) -> None:
         """The group has ended: calls that wait for a process get none."""

@@ -63,7 +63,7 @@ def launch_group(
         give_back()
         raise
     session.bus.emit(GroupLaunched(name, len(ranks), time.monotonic() - began, recipe.seed))
-    group = Supervision(session, name, ranks, options, partial(_launch_successors, session, recipe))
+    group = Supervision(session, recipe.members, ranks, options, partial(_launch_successors, session, recipe))
     group.give_back = give_back
     return group
 
@@ -176,7 +176,7 @@ class Moves:
 
     def _used(self) -> set[tuple[int, int]]:
         groups = list(groups_of(self._session))
-        placements = [rank.placement for group in groups for rank in group.ranks]
+        placements = [rank.placement for group in groups for rank in group.ranks.values()]
         placements += [found for found, _ in list(self._places.values())]
         return {
             (each.node_rank, index)

@@ -87,9 +87,9 @@ class ServedGroup:
     def record(self) -> GroupRecord:
         """It, for those that call it; on the I/O thread."""
         group = self.supervision
-        ranks = [self.update_of(number) for number in range(len(group.ranks))]
+        ranks = [self.update_of(number) for number in group.ranks]
         on_failure: Any = group.on_failure  # no function: who launches by others has none
-        return GroupRecord(self.number, group.name, on_failure, group.stall_after_s, ranks)
+        return GroupRecord(self.number, group.members, on_failure, group.stall_after_s, ranks)
 
     def update_of(self, number: int) -> RankUpdate:
         """How a rank is; on the I/O thread."""
@@ -350,7 +350,9 @@ class DriverServer:
     def _on_describe(self, request: Request) -> None:
         groups = [
             JobGroup(
-                served.supervision.name, len(served.supervision.ranks), served.owner and served.owner_name
+                served.supervision.name,
+                served.supervision.members.world_size,
+                served.owner and served.owner_name,
             )
             for served in self._groups.groups.values()
         ]

@@ -9,6 +9,7 @@ import msgspec
 from rlinf_scheduler.comm import Endpoint
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.host.output import LogFolder
+from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.worker.deaths import RankState, Verdict
 
 # Services of the home: for groups,
@@ -100,13 +101,14 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         number: the job server's; no two groups have the same, also if one has the name of another that has ended.
+        members: the ranks that it has.
         on_failure: what the death of a rank means.
         stall_after_s: see `LaunchOptions`.
-        ranks: how each of them is.
+        ranks: how each of them is, and those that leave.
     """
 
     number: int
-    name: str
+    members: GroupMembers
     on_failure: Verdict
     stall_after_s: float
     ranks: list[RankUpdate]

@@ -15,6 +15,7 @@ from rlinf_scheduler.comm.waits import awaited
 from rlinf_scheduler.errors import ClusterError, CommError, LaunchTimeout, WorkerDied
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session, current_session
+from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.wording import seconds_text
 from rlinf_scheduler.worker.call import Target
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
@@ -53,8 +54,8 @@ class RemoteGroup(GroupCalls[RemoteRank]):
     """
 
     def __init__(self, session: Session, record: GroupRecord) -> None:
-        ranks = [_rank_of_update(record.name, news) for news in record.ranks]
-        super().__init__(session, record.name, ranks, record.on_failure, record.stall_after_s)
+        ranks = [_rank_of_update(record.members.group, news) for news in record.ranks]
+        super().__init__(session, record.members, ranks, record.on_failure, record.stall_after_s)
         self.number = record.number
         for news in record.ranks:
             self._take(news)
@@ -73,14 +74,15 @@ class RemoteGroup(GroupCalls[RemoteRank]):
     def on_left(self) -> None:
         """This process has to leave the job: callers that wait are told why."""
         self._deaths.stopping = True
-        for rank in self.ranks:
+        for rank in self.ranks.values():
             rank.gone.set_result(self.session.failure)
         self._end_all_calls()
 
     def _take(self, news: RankUpdate) -> None:
         number, rank = news.rank, self.ranks[news.rank]
         if _process_of(news.endpoint) != _process_of(rank.endpoint):
-            self.ranks[number] = rank = _rank_of_update(self.name, news)
+            rank = _rank_of_update(self.name, news)
+            self.ranks = {**self.ranks, number: rank}
             self._pending.forget(number)
         if news.gone:
             rank.gone.set_result(news.gone)
@@ -149,7 +151,8 @@ class SentGroup(GroupCalls[RemoteRank]):
         ranks = [
             _rank_of(address, there.get(str(address)) or _find(session, address)) for address in addresses
         ]
-        super().__init__(session, name, ranks, "ignore", 0.0)
+        members = GroupMembers(name, tuple(range(world_size)))
+        super().__init__(session, members, ranks, "ignore", 0.0)
 
     def target(self, number: int) -> Target:
         """Where a call to a rank goes now; it may wait for a successor.
@@ -159,7 +162,8 @@ class SentGroup(GroupCalls[RemoteRank]):
         """
         rank = self.ranks[number]
         if self._is_lost(rank.endpoint):
-            self.ranks[number] = rank = _rank_of(rank.address, _find(self.session, rank.address))
+            rank = _rank_of(rank.address, _find(self.session, rank.address))
+            self.ranks = {**self.ranks, number: rank}
         return Target(rank.address, rank.endpoint)
 
     def restart(self, number: int, timeout_s: float) -> Never:

@@ -23,7 +23,7 @@ from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import group_entry
 from rlinf_scheduler.host.processes import kill_process
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.membership import Death
+from rlinf_scheduler.session.membership import Death, GroupMembers
 from rlinf_scheduler.wording import seconds_text
 from rlinf_scheduler.worker.deaths import (
     NOTHING,
@@ -64,12 +64,12 @@ class Supervision(GroupCalls[LaunchedRank]):
     def __init__(
         self,
         session: Session,
-        name: str,
+        members: GroupMembers,
         ranks: Sequence[LaunchedRank],
         options: LaunchOptions,
         start_successors: StartSuccessors | None = None,
     ) -> None:
-        super().__init__(session, name, ranks, options.on_failure, options.stall_after_s)
+        super().__init__(session, members, ranks, options.on_failure, options.stall_after_s)
         self.ended: Promise[None] = Promise()
         self.give_back: Callable[[], None] | None = None
         self.on_change: list[Callable[[int | None], None]] = []
@@ -133,14 +133,14 @@ class Supervision(GroupCalls[LaunchedRank]):
             self.session.messenger.call_later(UNSAID_GRACE_S, partial(self._on_unsaid, rank, reason))
 
     def _on_node_lost(self, node_id: str, reason: str) -> None:
-        for rank in self.ranks:
+        for rank in self.ranks.values():
             if rank.placement.node_id == node_id and rank.endpoint is not None:
                 self.session.deaths.declare(Death(rank.endpoint.process_id, str(rank.address), reason))
                 self._on_unsaid(rank, reason)
 
     def _is_present(self, rank: LaunchedRank) -> bool:
         """Whether no other process has taken its place."""
-        return self.ranks[rank.address.rank] is rank
+        return self.ranks.get(rank.address.rank) is rank
 
     def _on_unsaid(self, rank: LaunchedRank, reason: str) -> None:
         if self._is_present(rank):
@@ -173,14 +173,14 @@ class Supervision(GroupCalls[LaunchedRank]):
         if consequences.ask and consequences.report is not None:
             self.session.messenger.run_beside(self._ask, rank, consequences.report)
         self._tell(rank.address.rank)
-        for other in self.ranks if consequences.anew else ():
-            self._tell(other.address.rank)
+        for other in self._deaths.ranks if consequences.anew else ():
+            self._tell(other)
 
     def _restart(self, consequences: Consequences, rank: LaunchedRank, reason: str, *, afresh: bool) -> None:
         ranks = [rank]
         if consequences.anew:
             self._begin_anew(rank.address.rank, reason)
-            ranks += [other for other in self.ranks if other is not rank]
+            ranks += [self.ranks[other] for other in self._deaths.ranks if other != rank.address.rank]
         for lost in consequences.others:
             self.ranks[lost.rank].gone.set_result(lost.reason)
             self.session.bus.emit(lost)
@@ -210,8 +210,7 @@ class Supervision(GroupCalls[LaunchedRank]):
 
     def _on_return(self, ranks: Sequence[LaunchedRank], away_s: float) -> bool:
         """Other processes have taken the places of ranks; whether they are wanted."""
-        for rank in ranks:
-            self.ranks[rank.address.rank] = rank
+        self.ranks = {**self.ranks, **{rank.address.rank: rank for rank in ranks}}
         if self._deaths.stopping:  # looked at afterwards: who stops the group looks at the ranks after that
             return False
         for rank in ranks:
@@ -331,7 +330,7 @@ class Supervision(GroupCalls[LaunchedRank]):
             self.session.messenger.submit(self._end_all_calls)
         self._successors.stop()
         if self._deaths.may_return:  # not any more
-            for rank in self.ranks:
+            for rank in self.ranks.values():
                 self.session.directory.give_up_async(str(rank.address), "its group was terminated")
         # By the I/O thread, as calls are started: none that was made before is overtaken.
         self.session.messenger.submit(partial(self._ask_to_end, how))
@@ -361,7 +360,7 @@ class Supervision(GroupCalls[LaunchedRank]):
                 _log.warning("the shutdown of group '%s' waits for calls of %s", self.name, names)
                 told_at = now + 10 * TELL_S
             wait([rank.exited for rank in waited_for], _LOOK_S if deadline is None else deadline - now)
-        for rank in self.ranks:
+        for rank in self.ranks.values():
             self._kill(rank)
         wait([rank.exited for rank in self._living() if not rank.gone.done()], KILLED_WITHIN_S)
         self._successors.wait_stopped(ANSWER_TIMEOUT_S)
@@ -398,7 +397,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         return self._deaths.stopping
 
     def _living(self) -> list[LaunchedRank]:
-        return [rank for rank in self.ranks if not rank.exited.done()]
+        return [rank for rank in self.ranks.values() if not rank.exited.done()]
 
 
 def stop_groups(groups: Iterable[Supervision], who: str) -> None:
