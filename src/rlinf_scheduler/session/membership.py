@@ -50,6 +50,7 @@ class GroupMembers(msgspec.Struct, frozen=True, array_like=True):
         epoch: how often the group was resized.
         master_address: where the first of them is: MASTER_ADDR of a rendezvous of these ranks.
         master_port: its port there, another one in each epoch: MASTER_PORT.
+        launched_ns: when the group was launched, or all of it anew; another one of that name is later.
 
     >>> members = GroupMembers("actor", (0, 2, 5), epoch=1)
     >>> members.world_size, members.place_of(5), 1 in members
@@ -61,6 +62,12 @@ class GroupMembers(msgspec.Struct, frozen=True, array_like=True):
     epoch: int = 0
     master_address: str = ""
     master_port: int = 0
+    launched_ns: int = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """What is greater the newer these are."""
+        return self.launched_ns, self.epoch
 
     @property
     def world_size(self) -> int:
@@ -284,7 +291,7 @@ class MembersNotices:
     def _on_notice(self, request: Request) -> None:
         members: GroupMembers = request.head
         before = self.known.get(members.group)
-        if before is None or before.epoch < members.epoch:
+        if before is None or before.version < members.version:
             self.known[members.group] = members
             for callback in list(self.on_change):
                 callback(members)

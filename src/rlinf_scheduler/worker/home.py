@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from msgspec import structs
+
 from rlinf_scheduler.addresses import root_name
 from rlinf_scheduler.comm import Reply
 from rlinf_scheduler.comm.directory import Entry
@@ -92,7 +94,8 @@ def _launch_successors(
     watch, moves = session.service(NodeWatch), session.service(Moves)
     if anew:
         recipe.master_address, recipe.master_port = "", 0
-        recipe.launched_ns = max(time.time_ns(), recipe.launched_ns + 1)  # clocks are set back
+        launched_ns = max(time.time_ns(), recipe.launched_ns + 1)  # clocks are set back
+        recipe.members = structs.replace(recipe.members, launched_ns=launched_ns)
     placements: list[Placement] = []
     try:
         for rank in sorted(before, key=lambda rank: rank.address.rank):

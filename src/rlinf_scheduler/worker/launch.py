@@ -106,7 +106,6 @@ class Recipe:
         seed: what its ranks' seeds are derived from.
         master_address: rank 0's node, once it has been started.
         master_port: the group's port for rendezvous, likewise.
-        launched_ns: when it was launched.
     """
 
     def __init__(
@@ -119,14 +118,18 @@ class Recipe:
     ) -> None:
         self.name = name
         self.options = options
-        self.members = GroupMembers(name, tuple(ranks))
+        self.members = GroupMembers(name, tuple(ranks), launched_ns=time.time_ns())
         self.factory = factory
         self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed
         self.master_address, self.master_port = "", 0
-        self.launched_ns = time.time_ns()
         topology = options.topology or job_topology(session)
         self.environments = EnvironmentTable(topology.node_groups, path_merge_of(os.environ))
         self.hardware = HardwareTable(topology)
+
+    @property
+    def launched_ns(self) -> int:
+        """When it was launched."""
+        return self.members.launched_ns
 
     def seed_of(self, rank: int) -> int:
         """The seed of a rank, and of its successor."""
