@@ -24,6 +24,7 @@ from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.question import Question, refuse_questions
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.channel.starting import StartingChannel, wait_for_start
+from rlinf_scheduler.channel.taking import IterationGet
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import Promise
@@ -347,20 +348,24 @@ class Getting(ChannelAccess):
         queue = self._queue(queue_name, key)
         return self._get(ChannelOperation("get", queue, None, self._now, wait=False), False)
 
+    def _iteration_get(self) -> ChannelOperation:
+        draining = self._connection().draining
+        return IterationGet.until(draining, self._queue(DEFAULT_QUEUE, None), self._now)
+
     def __iter__(self) -> Iterator[Any]:
-        """Take the items of the default queue, until the channel is closed and drained."""
+        """Take the items of the default queue, until the channel is closed and drained, or this rank is."""
         while True:
             try:
-                item = self.get()
+                item = self._get(self._iteration_get(), False)
             except ChannelClosed:
                 return
             yield item
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Take the items of the default queue, until the channel is closed and drained."""
+        """Take the items of the default queue, until the channel is closed and drained, or this rank is."""
         while True:
             try:
-                item = await self.get(async_op=True)
+                item = await self._get(self._iteration_get(), True)
             except ChannelClosed:
                 return
             yield item

@@ -43,6 +43,7 @@ from rlinf_scheduler.queueing.client import (
 from rlinf_scheduler.queueing.messages import Reason
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import Draining
 
 logger = Reporter(__name__)
 
@@ -199,6 +200,16 @@ class ChannelClient:
         self._state.get(operation.ticket, operation.queue_name)
         self.sender.begin(operation)
 
+    def end_unsent(self, operation: ChannelOperation) -> None:
+        """End what would have begun."""
+        del self.operations[operation.ticket]
+        self._finish(operation, Ending.TIMED_OUT, None)
+
+    @property
+    def draining(self) -> Promise[str]:
+        """Done when this process is to take no more work."""
+        return self._session.service(Draining).began
+
     def begin_behind_all(self, operation: ChannelOperation) -> None:
         """Begin what brings nothing, when the server knows all that was taken until now."""
         self.note_direct()
@@ -287,7 +298,7 @@ class ChannelClient:
         if operation.dropped:
             self.drop(operation)
         elif operation.left_s == 0:
-            self._expire(operation)
+            self.expire(operation)
         else:
             self.cancel(operation)
             self._start_clock(operation)
@@ -375,9 +386,10 @@ class ChannelClient:
     def _start_clock(self, operation: ChannelOperation) -> None:
         left_s = operation.left_s
         if left_s is not None and operation.ticket in self.operations:
-            operation.timer = self.messenger.call_later(left_s, partial(self._expire, operation))
+            operation.timer = self.messenger.call_later(left_s, partial(self.expire, operation))
 
-    def _expire(self, operation: ChannelOperation) -> None:
+    def expire(self, operation: ChannelOperation) -> None:
+        """End an operation, unless what it brings is here: its time is over."""
         self._carry_out(self._state.expire(operation.ticket))
         if operation.ticket in self.operations:
             give_up = partial(self._give_up, operation)
@@ -563,6 +575,8 @@ class ChannelClient:
             promise.set_cancelled()
         elif ending is Ending.LOST:
             promise.set_exception(self.lost or gone_error(self.name, NO_ANSWER))
+        elif (error := operation.own_end(self.name)) is not None:
+            promise.set_exception(error)
         elif ending is Ending.UNANSWERED:
             promise.set_exception(unanswered_error(self.name, operation, self.requests.condition))
         else:

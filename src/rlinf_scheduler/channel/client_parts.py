@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ChannelLost
 
 FeatureT = TypeVar("FeatureT")
@@ -29,8 +30,18 @@ class ClientParts(Protocol):
     inbox: deque[tuple[Callable[[Any], None], Any]]
     on_lost: list[Callable[[], None]]
 
+    @property
+    def draining(self) -> Promise[str]:
+        """Done when this process is to take no more work."""
+
     def begin_get(self, operation: Any) -> None:
         """Begin one that takes items."""
+
+    def end_unsent(self, operation: Any) -> None:
+        """End what would have begun."""
+
+    def expire(self, operation: Any) -> None:
+        """End an operation, unless what it brings is here."""
 
     def begin_behind_all(self, operation: Any) -> None:
         """Begin one for which all that began before is told first."""

@@ -100,6 +100,11 @@ class ChannelConnection:
         return self.client.lost
 
     @property
+    def draining(self) -> Promise[str]:
+        """Done when this process is to take no more work; from any thread."""
+        return self.client.draining
+
+    @property
     def held_by(self) -> str:
         """The name of the process that holds the channel, as far as it is known here."""
         return self._messenger.peer_name(self.ref.endpoint.process_id)

@@ -18,6 +18,7 @@ from rlinf_scheduler.channel.batch import BatchOperation
 from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.copies import Ends
 from rlinf_scheduler.channel.operation import ANSWER_S
+from rlinf_scheduler.channel.taking import TakesWork
 from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -35,7 +36,7 @@ SHARE = 3
 OVERDUE = "its consumer did not come to an end in {:g} s"
 
 
-class LeaseOperation(BatchOperation):
+class LeaseOperation(TakesWork, BatchOperation):
     """A get on lease, of an item, a batch or a group.
 
     Attributes:
@@ -46,8 +47,7 @@ class LeaseOperation(BatchOperation):
             ones, and the reply to come.
     """
 
-    __slots__ = ("copies", "keep_s", "settlements", "terms")
-    has_hooks = True
+    __slots__ = ("copies", "draining", "keep_s", "settlements", "terms")
     terms: LeaseTerms
     keep_s: float
 

@@ -164,6 +164,10 @@ class LocalChannel(Channel):
             return queues.run(operation, None, load)
         return AsyncHandle(queues.start(operation), partial(queues.take, operation, load), operation.describe)
 
+    def _iteration_get(self) -> ChannelOperation:
+        # Its items are of this process, which is to finish what it has.
+        return ChannelOperation("get", DEFAULT_QUEUE, None, self._now)
+
     def _use(self, slot: object, operation: ChannelOperation) -> None:
         raise self._refusal("put(slot=)", "slots")
 

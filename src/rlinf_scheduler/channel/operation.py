@@ -99,6 +99,7 @@ class ChannelOperation(Operation):
         goes_on: of a class: it goes on without its handle, as a put does.
         is_own_end: of a class: what it brings is its caller's when it ends, though nobody says that it takes it.
         was_sent: of a class: copies of what it brought may be with others; False where it brings none.
+        draining: of what takes work: done when its process is to take no more; None of other operations.
     """
 
     __slots__ = (
@@ -118,6 +119,7 @@ class ChannelOperation(Operation):
     goes_on: ClassVar[bool] = False
     is_own_end: ClassVar[bool] = False
     was_sent: bool = False
+    draining: Promise[str] | None = None
 
     channel: str
     owner: OperationOwner
@@ -217,6 +219,10 @@ class ChannelOperation(Operation):
 
     def refusal(self, _channel: str, _reason: str, _state: str) -> SchedulerError | None:
         """Return the error of a refusal that only operations of its class know; None for the others."""
+        return None
+
+    def own_end(self, _channel: str) -> SchedulerError | None:
+        """Return the error with which its process ended it; None where it did not."""
         return None
 
     # -- what its promise asks for ------------------------------------------------------------------

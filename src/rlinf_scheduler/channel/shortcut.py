@@ -147,7 +147,7 @@ class Shortcut:
         """Its descriptor."""
         return self._connection.fileno()
 
-    def end(self) -> None:
+    def end(self, _over: object = None) -> None:
         """End the wait of its thread: nothing will come; from any thread."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -344,15 +344,21 @@ def _dial(invitation: control_wire.Invitation) -> Shortcut | None:
 
 def _answer_by(shortcut: Shortcut, call: bytes, operation: ChannelOperation) -> wire.DirectAnswer | None:
     """Return the answer to a call; None: it is late, or the shortcut broke, as when the thread's call is cancelled."""
-    scope = current_scope()
+    scope, draining = current_scope(), operation.draining
     try:
-        if scope is None:
+        if scope is None and draining is None:
             return shortcut.exchange(call, operation.ticket, operation.left_s)
         try:
-            scope.begin_wait(shortcut.end)
+            if draining is not None:
+                draining.add_done_callback(shortcut.end)
+            if scope is not None:
+                scope.begin_wait(shortcut.end)
             return shortcut.exchange(call, operation.ticket, operation.left_s)
         finally:
-            scope.end_wait(shortcut.end)
+            if scope is not None:
+                scope.end_wait(shortcut.end)
+            if draining is not None:
+                draining.remove_done_callback(shortcut.end)
     except (TimeoutError, ShortcutBroken) as error:
         if raised_by_signal_handler(error):
             raise

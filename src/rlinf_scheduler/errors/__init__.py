@@ -52,6 +52,7 @@ boundaries through pickle unchanged.
         │   ├── BatchTimeout                a batch was not there; what was wanted, and what there is
         │   └── ChannelUnanswered           its server did not answer; what became of it is not known
         ├── ChannelClosed
+        │   └── RankLeaving                 this process takes no more work: its rank leaves the group
         ├── ChannelLost                     it was deleted, or the process that held it is gone
         ├── ChannelArgumentError (ValueError)
         ├── ChannelEmpty (queue.Empty, asyncio.QueueEmpty)

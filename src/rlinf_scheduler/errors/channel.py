@@ -37,6 +37,10 @@ class ChannelClosed(ChannelError):
         super().__init__(channel, problem)
 
 
+class RankLeaving(ChannelClosed):
+    """This process takes no more work, as its rank leaves its group; the channel goes on, and others take from it."""
+
+
 class ChannelLost(ChannelError):
     """The channel was deleted, or the process that held it is gone; so are the items that were in it."""
 
