@@ -57,6 +57,14 @@ def test_the_best_splits_are_shown_and_the_first_as_a_placement(conf, measured):
     ]
 
 
+def test_a_step_that_the_figures_do_not_explain_is_told(conf, tmp_path):
+    groups = group("rollout", 2, 0.4), group("actor", 4, 0.3), group("env", 4, 0.05)
+    told = auto(conf, report(tmp_path / "report.json", 12.5, *groups)).stdout
+    assert (
+        "note: work is 60% of the measured step: components wait for each other, or share processors" in told
+    )
+
+
 def test_phases_may_be_said(conf, measured):
     result = auto(conf, measured, "--phases", "in-turn")
     assert "rollout and actor on 8" in result.stdout.splitlines()[7]

@@ -31,6 +31,8 @@ _MOST_SPLITS = 8
 _PHASES: tuple[Phases, ...] = ("in turn", "side by side")
 _ALIKE = 0.2  # of a step: two forecasts that are nearer to each other are not told apart
 _ROUNDED = 0.05  # of the time: calls that follow one another are not counted as side by side
+# A forecast that gives less than this part of the step that was measured is of another job.
+_EXPLAINED = 0.75
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
 
 
@@ -207,6 +209,10 @@ def render_proposal(found: Proposal) -> str:
 
 
 def _notes(found: Proposal) -> Iterator[str]:
+    explained = found.before_s / found.measured_s
+    if explained < _EXPLAINED:
+        waits = "components wait for each other, or share processors"
+        yield f"note: work is {explained:.0%} of the measured step: {waits}, and this forecast leaves that out"
     if not found.is_told:
         yield "note: phases in turn and side by side would give this step alike: `--phases` says which it is"
     models = {
