@@ -24,6 +24,7 @@ from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.comm import on_fork_in_child
 from rlinf_scheduler.config import ClusterConfig, read_cluster_config
 from rlinf_scheduler.config.fleet import Fleet
+from rlinf_scheduler.config.nodes import check_one_number
 from rlinf_scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf_scheduler.events import Listener
 from rlinf_scheduler.extension import load_extension
@@ -120,13 +121,11 @@ class Cluster:
     ) -> None:
         load_extension()
         start_timeout_s = checked_seconds("start_timeout_s", start_timeout_s)
-        if num_nodes is not None and whole_number(num_nodes, lowest=1) is None:
-            raise ConfigError(f"num_nodes={num_nodes!r}: it is a whole number from 1")
         config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
         if config is not None and config.auto_scheduler:
             raise ConfigError(_NOT_ELASTIC, path="cluster.auto_scheduler", hint=_FIXED_SIZES)
+        wanted_nodes = _wanted_nodes(num_nodes, config)
         _check_job_options(job, simulate or (config and config.simulate), detached=detached)
-        wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
         log_folder = os.path.abspath(log_folder) if log_folder else ""
         with _opening:
             existing = session_with_ray()
@@ -191,18 +190,24 @@ class Cluster:
 
     @property
     def topology(self) -> Topology:
-        """The nodes in rank order, with the node groups of the config that this view was opened with."""
+        """The nodes in rank order, with the node groups of the config that this view was opened with.
+
+        In the driver it is that of now: nodes that have come, with `cluster.nodes`, are there.
+        """
+        there = self._session.fact(Topology) if not keeps_elsewhere(self._session) else None
+        if there is not None and there.nodes is not self._topology.nodes:
+            self._topology = replace(self._topology, nodes=there.nodes)
         return self._topology
 
     @property
     def num_nodes(self) -> int:
         """How many nodes there are."""
-        return len(self._topology.nodes)
+        return len(self.topology.nodes)
 
     @property
     def num_accelerators(self) -> int:
         """How many accelerators there are on all nodes together."""
-        return self._topology.num_accelerators
+        return self.topology.num_accelerators
 
     @property
     def fleet(self) -> Fleet:
@@ -531,6 +536,17 @@ def _forget_opening() -> None:
 
 
 on_fork_in_child(_forget_opening)
+
+
+def _wanted_nodes(num_nodes: int | None, config: ClusterConfig | None) -> int | None:
+    if num_nodes is not None and whole_number(num_nodes, lowest=1) is None:
+        raise ConfigError(f"num_nodes={num_nodes!r}: it is a whole number from 1")
+    if config is None:
+        return num_nodes
+    check_one_number(config.nodes, num_nodes)
+    if config.nodes is not None:
+        return config.nodes.least
+    return num_nodes if num_nodes is not None else config.num_nodes
 
 
 def _simulated_shape(

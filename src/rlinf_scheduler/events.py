@@ -27,6 +27,25 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDraining:
+    """A node is to be given back: Ray starts nothing on it any more, and its ranks leave it in the time left.
+
+    Attributes:
+        node_rank: which,
+        node_id: by Ray's name,
+        ip: and its address.
+        reason: the node, and until when it lasts.
+        left_s: how long that is, in seconds; None: no limit was said.
+    """
+
+    node_rank: int
+    node_id: str
+    ip: str
+    reason: str
+    left_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobLost:
     """This process has lost its job and leaves it; `reason` says what it has lost, why and when.
 
@@ -259,6 +278,7 @@ class Stalled:
 Event = (
     NodeJoined
     | NodeLost
+    | NodeDraining
     | JobLost
     | NodeUnresponsive
     | NodeResponsive

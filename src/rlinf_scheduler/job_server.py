@@ -104,7 +104,7 @@ class JobServer:
             os.environ[EXTENSION_VARIABLE] = order.extension
         load_extension()
         config: ClusterConfig = pickle.loads(order.config)
-        reports = look_at_nodes(order.num_nodes, order.timeout_s, begun)
+        reports = look_at_nodes(order.num_nodes, order.timeout_s, begun, config.nodes)
         end = partial(run_beside, self._end)
         program = f"job '{order.name}', begun by {order.program}"
         self._session = session = open_home(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+
+from ray.exceptions import RayError
 
 from rlinf_scheduler.channel import Starter
 from rlinf_scheduler.comm import ClusterSecret, local_machine_id
 from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.config.net_emulation import NetEmulation
-from rlinf_scheduler.errors import ClusterError, ConfigError
+from rlinf_scheduler.config.nodes import NodeLimits
+from rlinf_scheduler.errors import ClusterError, ConfigError, SchedulerError
 from rlinf_scheduler.events import NodeJoined
 from rlinf_scheduler.host.info import DetachedJob, JobSettings
 from rlinf_scheduler.host.log_lines import receive_log_lines
@@ -34,7 +39,7 @@ from rlinf_scheduler.ray_backend.backend import (
     wait_for_nodes,
 )
 from rlinf_scheduler.ray_backend.ending import close_when_interrupted, exit_on_sigterm
-from rlinf_scheduler.ray_backend.lost_nodes import NodeLooks, check_patience, num_lost_nodes
+from rlinf_scheduler.ray_backend.lost_nodes import NodeLooks, check_patience, draining_nodes, num_lost_nodes
 from rlinf_scheduler.ray_backend.nodes import fleet_after, fleet_of, order_nodes
 from rlinf_scheduler.ray_backend.probe import NodeReport
 from rlinf_scheduler.rooms import of_room
@@ -48,6 +53,9 @@ from rlinf_scheduler.worker.device_lock import DeviceLockServer
 from rlinf_scheduler.worker.node_watch import Fallbacks, NodeWatch
 
 DRIVER_NAME = "driver"
+# How long nodes that come may take to say what they have, in seconds.
+_TAKEN_WITHIN_S = 120.0
+_log = logging.getLogger(__name__)
 
 
 def open_session(
@@ -86,7 +94,7 @@ def open_session(
         try:
             who = "its nodes" if num_nodes is None else counted(num_nodes, "node")
             step.waits_for = f"{who} to be there, and to say what they have"
-            reports = look_at_nodes(num_nodes, timeout_s, begun)
+            reports = look_at_nodes(num_nodes, timeout_s, begun, config.nodes)
             return _join_as_driver(engine, restore, reports, config, log_folder)
         except BaseException:
             engine.stop()
@@ -100,10 +108,17 @@ def _first_wait(shape: Topology | None, address: str | None) -> str:
     return f"the Ray at {address} to answer" if address else "a Ray to be found, or to start"
 
 
-def look_at_nodes(num_nodes: int | None, timeout_s: float, begun: float) -> list[NodeReport]:
-    """What the nodes say of themselves, in rank order; see `wait_for_nodes` and `probe_nodes`."""
-    nodes = wait_for_nodes(num_nodes, timeout_s, begun)
-    return order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes(nodes))[:num_nodes]
+def look_at_nodes(
+    num_nodes: int | None, timeout_s: float, begun: float, limits: NodeLimits | None = None
+) -> list[NodeReport]:
+    """What the nodes say of themselves, in rank order; see `wait_for_nodes` and `probe_nodes`.
+
+    Args:
+        limits: how many are waited for, and how many taken, where they come and go.
+    """
+    least, most = (num_nodes, num_nodes) if limits is None else (limits.least, limits.most)
+    nodes = wait_for_nodes(least, timeout_s, begun)
+    return order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes(nodes))[:most]
 
 
 def check_node_count(topology: Topology, wanted: int | None) -> None:
@@ -206,7 +221,11 @@ def open_home(
             session.service(of_room("emulation.network:EmulatedNetwork"))
         if config.metrics is not None:
             of_room("metrics.collecting:write_metrics")(session, config.metrics)
-        session.service(NodeWatch).follow(NodeLooks(ray_address()))
+        watch = session.service(NodeWatch)
+        if config.nodes is not None:
+            session.provide(NodeLimits, config.nodes)
+            watch.on_others = _NewNodes(session).on_others
+        watch.follow(NodeLooks(ray_address()))
         job = announce(
             session,
             encryption=config.network.encryption,
@@ -235,15 +254,28 @@ def session_with_ray() -> Session | None:
 
 def refresh_nodes(session: Session, timeout_s: float) -> Topology:
     """Ask Ray anew which nodes there are, in the job's home; see `Cluster.refresh`."""
-    before = session.fact(Fleet)
-    if before is None:
+    if session.fact(Fleet) is None:
         raise ClusterError("only the driver keeps what the nodes said about themselves")
-    records = wait_for_nodes(None, timeout_s)
-    reports = probe_nodes(records, timeout_s)
+    with session.service(_Refreshing).lock:
+        return _refresh_nodes(session, timeout_s)
+
+
+class _Refreshing:
+    """Held while one thread asks for the nodes anew; a service."""
+
+    def __init__(self, _session: Session) -> None:
+        self.lock = threading.Lock()
+
+
+def _refresh_nodes(session: Session, timeout_s: float) -> Topology:
+    before = session.fact(Fleet) or Fleet(())
+    reports = probe_nodes(wait_for_nodes(None, timeout_s), timeout_s)
     _check_reachable(session, reports)
-    fleet = fleet_after(before, reports)
-    alive = {report.node_id for report in reports}
+    draining = draining_nodes()
     known = {node.node_id for node in before.nodes}
+    alive = {report.node_id for report in reports} | (known & draining.keys())
+    limits, num_kept = session.fact(NodeLimits), len(known & alive - draining.keys())
+    fleet = fleet_after(before, reports, draining, None if limits is None else limits.room(num_kept))
     session.provide(Fleet, fleet)
     session.provide(Topology, fleet.topology)
     session.service(NodeWatch).renew(fleet.topology.nodes, alive)
@@ -251,6 +283,36 @@ def refresh_nodes(session: Session, timeout_s: float) -> Topology:
         if node.node_id not in known:
             session.bus.emit(NodeJoined(rank, node.node_id, node.ip, node.num_accelerators))
     return fleet.topology
+
+
+class _NewNodes:
+    """Takes nodes that come while the job runs, as far as it has room for them; on the I/O thread."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._is_asking = False
+        # Those that came, and were not taken: they are not asked again.
+        self._seen: set[str] = set()
+
+    def on_others(self, others: Collection[str]) -> None:
+        """Nodes live that are none of the job's."""
+        watch, limits = self._session.service(NodeWatch).states, self._session.fact(NodeLimits)
+        there = len(watch.living()) - len(watch.draining)
+        if self._is_asking or limits is None or limits.room(there) == 0 or self._seen.issuperset(others):
+            return
+        self._is_asking, self._seen = True, set(others)
+        self._session.messenger.run_beside(self._ask)
+
+    def _ask(self) -> None:
+        try:
+            refresh_nodes(self._session, _TAKEN_WITHIN_S)
+        except (SchedulerError, RayError) as error:
+            _log.warning("nodes have come, and are not taken: %s", error)
+        finally:
+            self._session.messenger.submit(self._on_asked)
+
+    def _on_asked(self) -> None:
+        self._is_asking = False
 
 
 def _check_reachable(session: Session, reports: Sequence[NodeReport]) -> None:

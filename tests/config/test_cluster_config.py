@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from effort import case, tries
-from rlinf.scheduler import ComponentPlacement, Topology
+from rlinf.scheduler import Cluster, ComponentPlacement, Topology
 from rlinf_scheduler.config import ClusterConfig, RobotConfig, read_cluster_config
 from rlinf_scheduler.config.net_emulation import LinkEnd
+from rlinf_scheduler.config.nodes import NodeLimits
 from rlinf_scheduler.errors import ConfigError, ConfigErrors
 from rlinf_scheduler.planning import HardwareUnit, NodeEnvironment
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment
@@ -57,6 +58,31 @@ def test_section_becomes_the_planners_own_types():
 def test_empty_section_is_all_defaults():
     assert read_cluster_config({"cluster": {}}) == ClusterConfig()
     assert read_cluster_config({"num_nodes": None}) == ClusterConfig()
+
+
+def test_nodes_that_come_and_go_have_a_least_and_a_largest_number():
+    assert read_cluster_config(section(nodes={"min": 2, "max": "8"})).nodes == NodeLimits(2, 8)
+    assert read_cluster_config(section(nodes={})).nodes == NodeLimits(1, None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        (4, "cluster.nodes: this must be a mapping, not 4"),
+        ({"min": 0}, "cluster.nodes.min: this must be a whole number from 1, not 0"),
+        ({"min": 4, "max": 2}, "cluster.nodes.max: max is 2, which is less than min, 4"),
+        ({"maximum": 2}, "cluster.nodes.maximum: unknown key 'maximum'"),
+        ({"min": 2}, "cluster.nodes: num_nodes is a number that stays"),
+    ],
+)
+def test_what_cannot_be_a_number_of_nodes_is_told(nodes, problem):
+    fixed = {"num_nodes": 2} if nodes == {"min": 2} else {}
+    assert str(failure(section(nodes=nodes, **fixed))).startswith(problem)
+
+
+def test_a_number_in_the_program_and_limits_in_the_config_are_two_numbers():
+    with pytest.raises(ConfigError, match="num_nodes is a number that stays"):
+        Cluster(section(nodes={"min": 2}), num_nodes=2)
 
 
 def test_checked_config_is_taken_as_it_is():

@@ -42,6 +42,8 @@ def test_a_node_is_what_was_told_of_it_last():
     log = EventLog()
     log.note(events.NodeUnresponsive(1, "b", "10.0.0.2", "its raylet does not answer", 4.0), 1.0)
     assert log.nodes == {1: ("unresponsive", "its raylet does not answer")}
+    log.note(events.NodeDraining(1, "b", "10.0.0.2", "it is to be given back", 30.0), 1.5)
+    assert log.nodes == {1: ("draining", "it is to be given back")}
     log.note(events.NodeLost(1, "b", "10.0.0.2", "its raylet ended"), 2.0)
     assert log.nodes == {1: ("lost", "its raylet ended")}
     log.note(events.NodeJoined(1, "c", "10.0.0.3", 8), 3.0)

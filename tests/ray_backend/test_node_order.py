@@ -88,6 +88,16 @@ def test_nodes_that_join_come_last_and_all_others_keep_their_ranks():
     assert ids(after) == ["id-10.0.0.1", "id-10.0.0.2", "id-10.0.0.3", "id-10.0.0.0", "id-10.0.0.9"]
 
 
+def test_of_nodes_that_join_so_many_are_taken_as_there_is_room_for_those_that_have_a_rank_first():
+    before = fleet_of([report("10.0.0.1"), report("10.0.0.2", rank=1)])
+    new = [report("10.0.0.5"), report("10.0.0.4"), report("10.0.0.9", rank=1)]
+    there = report("10.0.0.1")
+    assert ids(fleet_after(before, [there, *new], room=2)) == ["id-10.0.0.1", "id-10.0.0.9", "id-10.0.0.4"]
+    assert ids(fleet_after(before, [there, *new], room=0)) == ids(before)
+    drained = fleet_after(before, [there, *new], draining=["id-10.0.0.2"], room=1)
+    assert ids(drained) == ["id-10.0.0.1", "id-10.0.0.2", "id-10.0.0.9"], "it is there as yet"
+
+
 def test_a_node_that_joins_with_the_rank_of_one_that_is_gone_takes_its_place():
     before = fleet_of([report("10.0.0.1", rank=0), report("10.0.0.2", rank=1)])
     after = fleet_after(before, [report("10.0.0.1", rank=0), report("10.0.0.9", rank=1)])

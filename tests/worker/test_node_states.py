@@ -37,6 +37,21 @@ def test_a_node_that_is_alive_again_or_was_replaced_can_be_used():
     assert states.lose(NODES[2].node_id, "it is no node of the job any more") is None
 
 
+def test_a_node_that_is_drained_is_told_of_once_until_it_is_gone_or_replaced():
+    states = NodeStates(NODES)
+    assert states.drain(NODES[1].node_id, 0.0) == 1
+    assert (states.drain(NODES[1].node_id, 0.0), states.drain("unknown", 0.0)) == (None, None)
+    assert states.draining == {1: "node 1 (10.0.0.7, 11111111) is being drained: it is to be given back"}
+    states.renew(NODES, {node.node_id for node in NODES})
+    assert list(states.draining) == [1]
+    states.drain(NODES[2].node_id, 0.0)
+    states.renew([*NODES[:2], Node("f" * 12, "10.0.0.9"), NODES[3]], {"f" * 12})
+    assert list(states.draining) == [1]
+    states.renew(NODES, {node.node_id for node in NODES})
+    states.lose(NODES[1].node_id, "its raylet ended")
+    assert (states.draining, states.drain(NODES[1].node_id, 0.0)) == ({}, None)
+
+
 @given(
     st.lists(
         st.one_of(

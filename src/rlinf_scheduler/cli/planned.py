@@ -91,7 +91,7 @@ def _shape_in_config(config: ClusterConfig) -> Topology:
         config.raise_mistakes()
         missing = ConfigError("`simulate` is empty", path="cluster.simulate")
     else:
-        count = config.num_nodes or 2
+        count = config.num_nodes or (config.nodes.most if config.nodes else None) or 2
         missing = ConfigError(
             "how many accelerators do the nodes have? The file does not say",
             path="cluster",

@@ -14,6 +14,7 @@ from rlinf_scheduler.config.findings import check, shown, unknown_key
 from rlinf_scheduler.config.metrics import MetricsConfig, read_metrics
 from rlinf_scheduler.config.net_emulation import NetEmulation, read_net_emulation
 from rlinf_scheduler.config.network import NetworkConfig, read_network
+from rlinf_scheduler.config.nodes import NodeLimits, check_one_number, read_nodes
 from rlinf_scheduler.config.profiling import read_profiling
 from rlinf_scheduler.config.rules import read_rules
 from rlinf_scheduler.config.schema import HardwareSection, NodeGroupSection, TracerSection
@@ -64,6 +65,7 @@ class ClusterConfig:
 
     Attributes:
         num_nodes: how many nodes the job uses; None: all there are.
+        nodes: how many it may have as they come and go; None: it takes none by itself.
         simulate: the pretend cluster to run on, e.g. "2x8"; None: a real one.
         node_groups: the groups it declares, in its order.
         rules: the entries of `component_placement`, in its order.
@@ -95,6 +97,7 @@ class ClusterConfig:
     trace_file: str | None = None
     net_emulation: NetEmulation | None = None
     metrics: MetricsConfig | None = None
+    nodes: NodeLimits | None = None
     mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
 
     def raise_mistakes(self, others: Iterable[ConfigError] = ()) -> None:
@@ -145,6 +148,8 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         unknown_key(key, list(SECTION_KEYS), f"{SECTION}.{key}") for key in section if key not in SECTION_KEYS
     ]
     num_nodes = _attempt(errors, _num_nodes, section.get("num_nodes"))
+    nodes: NodeLimits | None = _attempt(errors, read_nodes, section.get("nodes"))
+    _attempt(errors, partial(check_one_number, nodes), num_nodes)
     simulate = _attempt(errors, _simulate, section.get("simulate"))
     node_groups = _node_groups(section.get("node_groups"), errors)
     rules = read_rules(
@@ -185,6 +190,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         trace_file,
         net_emulation,
         metrics,
+        nodes,
         tuple(errors),
     )
 

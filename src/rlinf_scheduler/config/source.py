@@ -18,6 +18,7 @@ from rlinf_scheduler.wording import nearest_name
 SECTION = "cluster"
 SECTION_KEYS = (
     "num_nodes",
+    "nodes",
     "component_placement",
     "node_groups",
     "simulate",

@@ -46,7 +46,7 @@ class NodeStatus:
         rank: its number in the job.
         node_id: Ray's name of it.
         ip: its address in the cluster.
-        state: "alive", "unresponsive" or "lost".
+        state: "alive", "unresponsive", "draining" or "lost".
         detail: why it is not alive; "" while it is.
         devices: its accelerators.
     """

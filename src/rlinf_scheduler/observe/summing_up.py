@@ -105,6 +105,8 @@ class EventLog:
                 self.lost.pop(f"{group}:{rank}", None)
             case told.NodeLost(rank, _, _, reason):
                 self.nodes[rank] = "lost", reason
+            case told.NodeDraining(rank, _, _, reason):
+                self.nodes[rank] = "draining", reason
             case told.NodeUnresponsive(rank, _, _, reason):
                 self.nodes[rank] = "unresponsive", reason
             case told.NodeJoined(rank) | told.NodeResponsive(rank):
@@ -137,6 +139,7 @@ _SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
         ),
     ),
     told.NodeLost: (ERROR, lambda event: event.reason),
+    told.NodeDraining: (WARNING, lambda event: event.reason),
     told.JobLost: (ERROR, lambda event: f"this process leaves the job: {event.reason}"),
     told.NodeUnresponsive: (WARNING, lambda event: event.reason),
     told.NodeResponsive: (

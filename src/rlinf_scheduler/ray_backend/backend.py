@@ -42,7 +42,7 @@ from rlinf_scheduler.ray_backend.leaving import (
     show_errors_at_once,
     start_none_by_accident,
 )
-from rlinf_scheduler.ray_backend.lost_nodes import answering_nodes, what_is_gone
+from rlinf_scheduler.ray_backend.lost_nodes import answering_nodes, draining_nodes, what_is_gone
 from rlinf_scheduler.ray_backend.patches import (
     check_loopback,
     ended_within,
@@ -261,7 +261,8 @@ def wait_for_nodes(
 ) -> list[dict[str, Any]]:
     """Ray's records of the nodes that are alive, and answer, once there are at least `num_nodes`.
 
-    For a minute Ray takes a machine for alive that is not there any more.
+    For a minute Ray takes a machine for alive that is not there any more. Those that are to be given back do not count:
+    Ray starts nothing on them.
 
     Args:
         num_nodes: how many are wanted; None: one.
@@ -278,7 +279,8 @@ def wait_for_nodes(
         # Ray asks its own service for a minute, whatever the deadline is.
         wait_for_answer(address, os.environ, deadline - time.monotonic())
         with ray_errors("Ray does not say which nodes there are"):
-            alive = [node for node in ray.nodes() if node["Alive"]]
+            draining = draining_nodes()
+            alive = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in draining]
         answering = answering_nodes(alive)
         there = [node for node in alive if node["NodeID"] in answering]
         if len(there) >= wanted:

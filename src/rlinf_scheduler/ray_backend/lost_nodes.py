@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray._private import state
 from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
 from rlinf_scheduler.ray_backend.authentication import host_and_port
@@ -61,12 +62,17 @@ class NodesSeen:
         answering: nodes whose raylets have answered; `HEAD` is among them if Ray's own service has.
         silent: those that have not, in a second.
         refusing: those of `silent` whose machines say that nobody listens there.
+        draining: nodes that Ray has been asked to drain: until when, in seconds since 1970, or 0 for no limit. Nothing
+            is started there any more; what runs is left alone, and the node ends with it.
+        others: nodes that live, and are none of those that were to be looked at.
     """
 
     gone: Mapping[str, str]
     answering: Collection[str]
     silent: Collection[str]
     refusing: Collection[str] = ()
+    draining: Mapping[str, float] = field(default_factory=dict)
+    others: Collection[str] = ()
 
 
 class NodeLooks:
@@ -79,7 +85,7 @@ class NodeLooks:
     def __init__(self, address: str) -> None:
         self.address = address
         self.raylets: dict[str, Address] = {}
-        self._asked: Future[list[dict[str, Any]]] | None = None
+        self._asked: Future[_NodesOfRay] | None = None
 
     def __call__(self, node_ids: Collection[str], silent: Collection[str] = ()) -> NodesSeen:
         """Look once; it may take two seconds, and raises what Ray does.
@@ -98,15 +104,16 @@ class NodeLooks:
         told = self._ask_ray()
         if told is None:  # its head is busy, or gone since: the next look sees that by its socket
             return NodesSeen(by_sockets, answering, silent_now)
-        records = {record["NodeID"]: record for record in told}
+        records = {record["NodeID"]: record for record in told.records}
         # Those that are new are looked at the next time.
         self.raylets = {each: _raylet_of(record) for each, record in records.items()}
         gone = {each: _cause(records.get(each)) for each in node_ids if not _is_alive(records, each)}
         gone.update((each, _ENDED) for each in ended if each not in gone)
-        return NodesSeen(gone, answering - set(gone), silent_now - set(gone))
+        others = {each for each in records if _is_alive(records, each)} - set(node_ids) - set(told.draining)
+        return NodesSeen(gone, answering - set(gone), silent_now - set(gone), (), told.draining, others)
 
-    def _ask_ray(self) -> list[dict[str, Any]] | None:
-        """Return Ray's records of its nodes; None if it does not answer now.
+    def _ask_ray(self) -> _NodesOfRay | None:
+        """Return what Ray says of its nodes; None if it does not answer now.
 
         On a thread of its own: a head that is gone by now is waited for by Ray, for a minute.
         """
@@ -118,11 +125,22 @@ class NodeLooks:
         return asked.result() if wait([asked], _LOOK_S).done else None
 
 
-def _answer(asked: Future[list[dict[str, Any]]]) -> None:
+@dataclass(frozen=True, slots=True)
+class _NodesOfRay:
+    records: Sequence[Mapping[str, Any]]
+    draining: Mapping[str, float]
+
+
+def _answer(asked: Future[_NodesOfRay]) -> None:
     try:
-        asked.set_result(ray.nodes())
+        asked.set_result(_NodesOfRay(ray.nodes(), draining_nodes()))
     except BaseException as error:  # noqa: BLE001 - the caller gets it
         asked.set_exception(error)
+
+
+def draining_nodes() -> dict[str, float]:
+    """The nodes that Ray has been asked to drain, by their ids: until when, in seconds since 1970; 0: no limit."""
+    return {node_id: limit_ms / 1000 for node_id, limit_ms in state.state.get_draining_nodes().items()}
 
 
 def answering_nodes(records: Sequence[Mapping[str, Any]]) -> set[str]:

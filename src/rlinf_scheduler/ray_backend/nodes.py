@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rlinf_scheduler.config.fleet import Fleet, FleetAccelerator, FleetInterface, FleetNode
 from rlinf_scheduler.errors import ClusterError
@@ -74,11 +74,17 @@ def fleet_of(reports: Sequence[NodeReport]) -> Fleet:
     return Fleet(tuple(_node(report) for report in reports))
 
 
-def fleet_after(fleet: Fleet, reports: Sequence[NodeReport]) -> Fleet:
+def fleet_after(
+    fleet: Fleet, reports: Sequence[NodeReport], draining: Collection[str] = (), room: int | None = None
+) -> Fleet:
     """The nodes after some were lost and others have come; who was there keeps its rank, dead or alive.
 
     A new one that was started with the rank of one that is gone takes its place; others come last, in the order of
     `order_nodes`.
+
+    Args:
+        draining: the ids of nodes that live and were not asked, as they are to be given back.
+        room: how many new ones are taken, in that order; None: all.
 
     Raises:
         ClusterError: two nodes claim one rank.
@@ -87,8 +93,9 @@ def fleet_after(fleet: Fleet, reports: Sequence[NodeReport]) -> Fleet:
     nodes = [_node(alive[node.node_id]) if node.node_id in alive else node for node in fleet.nodes]
     known = {node.node_id for node in nodes}
     new = [report for report in reports if report.node_id not in known]
+    new = sorted(new, key=lambda report: (report.node_rank_setting is None, _fallback_key(report)))[:room]
     for rank, report in _claimed_ranks(new).items():
-        if rank < len(nodes) and nodes[rank].node_id not in alive:
+        if rank < len(nodes) and nodes[rank].node_id not in (*alive, *draining):
             nodes[rank] = _node(report)
             new.remove(report)
     nodes.extend(map(_node, sorted(new, key=_fallback_key)))

@@ -16,8 +16,8 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.errors import ClusterError, NodeLost
+from rlinf_scheduler.events import NodeDraining, NodeResponsive, NodeUnresponsive, TransportFellBack
 from rlinf_scheduler.events import NodeLost as NodeLostEvent
-from rlinf_scheduler.events import NodeResponsive, NodeUnresponsive, TransportFellBack
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.planning import Node, Topology
 from rlinf_scheduler.ray_backend.lost_nodes import HEAD, NodesSeen
@@ -59,12 +59,16 @@ class NodeWatch:
         states: which nodes are lost.
         headless: that Ray's head does not answer, and since when; "" while it does. Requests to Ray wait then.
         on_lost: called on the I/O thread with the id of each node that is lost, and why.
+        on_draining: called on the I/O thread with each node that is to be given back.
+        on_others: called on the I/O thread after each look, with Ray's nodes that are none of the job's.
     """
 
     def __init__(self, session: Session) -> None:
         self.states = NodeStates(_nodes_of(session))
         self.headless = ""
         self.on_lost: list[Callable[[str, str], None]] = []
+        self.on_draining: list[Callable[[NodeDraining], None]] = []
+        self.on_others: Callable[[Collection[str]], None] | None = None
         self._session = session
         limit_s = session.unreachable_after_s
         self._silences = NodeSilences(limit_s, {HEAD: min(limit_s, MAX_HEADLESS_S)})
@@ -116,11 +120,13 @@ class NodeWatch:
 
         Raises:
             NodeLost: one is gone.
-            ClusterError: Ray's head does not answer: a request to it would wait for a minute.
+            ClusterError: one is to be given back; or Ray's head does not answer, for which Ray would wait for a minute.
         """
         refusal = self.states.refusal(ranks)
         if refusal is not None:
             raise refusal
+        for rank in self.states.draining.keys() & set(ranks):
+            raise ClusterError(f"{self.states.draining[rank]}; nothing is started on it")
         if self.headless:
             raise ClusterError(f"{self.headless}: it can start nothing")
 
@@ -175,8 +181,24 @@ class NodeWatch:
     def _on_look(self, seen: NodesSeen, began: float, now: float) -> None:
         for node_id, cause in seen.gone.items():
             self._lose(node_id, f"{cause} at {clock_text(time.time())}")
+        for node_id, until in seen.draining.items():
+            self._drain(node_id, until)
+        if seen.others and self.on_others is not None:
+            self.on_others(seen.others)
         for silence in self._silences.take(seen.answering, seen.silent, seen.refusing, began=began, now=now):
             (self._on_headless if silence.node_id == HEAD else self._on_silence)(silence)
+
+    def _drain(self, node_id: str, until: float) -> None:
+        rank = self.states.drain(node_id, until)
+        if rank is None:
+            return
+        reason, node = self.states.draining[rank], self.states.node(rank)
+        _log.warning("%s", reason)
+        left_s = max(0.0, until - time.time()) if until else None
+        event = NodeDraining(rank, node_id, node.ip, reason, left_s)
+        self._session.bus.emit(event)
+        for callback in list(self.on_draining):
+            callback(event)
 
     def _on_silence(self, silence: NodeSilence) -> None:
         rank, text = self.states.rank_of(silence.node_id), _silent_text(silence.silent_s)
@@ -230,6 +252,7 @@ class NodeStates:
 
     Attributes:
         lost: why each node that is gone is gone, by its rank.
+        draining: of each node that is to be given back, that it is, and until when it lasts; by its rank.
 
     >>> states = NodeStates([Node("a" * 8, "10.0.0.5"), Node("b" * 8, "10.0.0.7")])
     >>> states.lose("b" * 8, "its raylet ended at 12:03:04")
@@ -243,17 +266,34 @@ class NodeStates:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = list(nodes)
         self.lost: dict[int, str] = {}
+        self.draining: dict[int, str] = {}
+
+    def drain(self, node_id: str, until: float) -> int | None:
+        """A node is to be given back, at that time if it is not 0; its rank, or None as of `lose`."""
+        rank = self.rank_of(node_id)
+        if rank is None or rank in self.lost or rank in self.draining:
+            return None
+        limit = f" by {clock_text(until)}" if until else ""
+        self.draining[rank] = f"{self.title(rank)} is being drained: it is to be given back{limit}"
+        return rank
 
     def lose(self, node_id: str, cause: str) -> int | None:
         """A node is gone; its rank, or None where that is no news, or no node of the job."""
         rank = self.rank_of(node_id)
         if rank is None or rank in self.lost:
             return None
+        self.draining.pop(rank, None)
         self.lost[rank] = f"{self.title(rank)} is gone: {cause}"
         return rank
 
     def renew(self, nodes: Sequence[Node], alive: Collection[str]) -> None:
         """The nodes were probed anew: those that are `alive`, by their ids, are not lost any more."""
+        same = {
+            rank
+            for rank, node in enumerate(nodes[: len(self._nodes)])
+            if node.node_id == self._nodes[rank].node_id
+        }
+        self.draining = {rank: text for rank, text in self.draining.items() if rank in same}
         self._nodes = list(nodes)
         kept = {rank for rank, node in enumerate(nodes) if node.node_id not in alive}
         self.lost = {rank: cause for rank, cause in self.lost.items() if rank in kept}

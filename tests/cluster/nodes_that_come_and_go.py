@@ -1,0 +1,102 @@
+"""A job with `cluster.nodes` on a Ray of its own, as nodes join and are drained: a program that says what it saw."""
+
+import json
+import sys
+import time
+from queue import Empty, Queue
+
+import ray
+from ray._private.worker import global_worker
+from ray.core.generated import autoscaler_pb2
+
+from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
+from rlinf_scheduler.planning import Node
+from rlinf_scheduler.ray_backend import backend
+from rlinf_scheduler.ray_backend.probe import simulated_environment
+
+DEADLINE_S = 60.0
+KEPT = []
+
+
+class KeptNodes(backend.RayTestCluster):
+    """The simulated nodes, for a test to add one."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        KEPT.append(self)
+
+
+class Rank(Worker):
+    """Has a place."""
+
+    def where(self):
+        """Its node."""
+        return ray.get_runtime_context().get_node_id()
+
+
+def join(rank):
+    """Another node comes."""
+    variables = simulated_environment(rank, Node(num_accelerators=1))
+    KEPT[0].add_node(wait=True, num_cpus=1, env_vars=variables, object_store_memory=100 << 20)
+
+
+def drain(node_id, left_s):
+    """Somebody asks Ray to drain a node, as `ray drain-node` does."""
+    accepted, why = global_worker.gcs_client.drain_node(
+        node_id,
+        autoscaler_pb2.DRAIN_NODE_REASON_PREEMPTION,
+        "a notice",
+        int((time.time() + left_s) * 1000) if left_s else 0,
+    )
+    assert accepted, why
+
+
+def next_of(events, kind, deadline_s=DEADLINE_S):
+    """The next event of a kind."""
+    deadline = time.monotonic() + deadline_s
+    while True:
+        try:
+            event = events.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            raise AssertionError(f"no {kind} after {deadline_s} s") from None
+        if type(event).__name__ == kind:
+            return event
+
+
+def launch(cluster, name, *nodes):
+    """A rank on each of these nodes."""
+    return Rank.create_group().launch(cluster, NodePlacementStrategy(list(nodes)), name=name)
+
+
+def main():
+    """Write what was seen, as JSON."""
+    seen, events = {}, Queue()
+    backend.RayTestCluster = KeptNodes
+    with Cluster({"simulate": "2x1", "nodes": {"min": 2, "max": 3}}) as cluster:
+        cluster.subscribe(events.put)
+        seen["before"] = cluster.num_nodes
+        join(2)
+        seen["joined"] = next_of(events, "NodeJoined").node_rank
+        seen["after"] = cluster.num_nodes
+        seen["lives there"] = launch(cluster, "new", 2).where().wait(DEADLINE_S) == [
+            cluster.topology.nodes[2].node_id
+        ]
+        join(3)  # there is no room for it
+        drain(cluster.topology.nodes[2].node_id, 40.0)
+        draining = next_of(events, "NodeDraining")
+        seen["draining"] = [draining.node_rank, draining.reason, draining.left_s]
+        try:
+            launch(cluster, "late", 2)
+        except Exception as error:  # noqa: BLE001 - its text is what is looked at
+            seen["launch"] = [type(error).__name__, str(error)]
+        # In the place of the one that goes another one is taken.
+        seen["instead"] = next_of(events, "NodeJoined").node_rank
+        seen["nodes"] = cluster.num_nodes
+        launch(cluster, "instead", 3).where().wait(DEADLINE_S)
+        drain(cluster.topology.nodes[3].node_id, 0)
+        seen["no limit"] = next_of(events, "NodeDraining").left_s
+    sys.stdout.write(json.dumps(seen) + "\n")
+
+
+if __name__ == "__main__":
+    main()
