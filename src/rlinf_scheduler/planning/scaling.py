@@ -1,0 +1,206 @@
+"""When a group is to grow or shrink, from how it was waited for and how much it had to do. Pure.
+
+A resize costs a start and some calls that wait, so it takes a reason that lasts: what counts is the mean over a window
+that begins anew with each resize, growing and shrinking have thresholds apart, and a pause comes between two resizes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from rlinf_scheduler.checks import whole_number
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.wording import counted, seconds_text
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSample:
+    """How a group did since the sample before.
+
+    Attributes:
+        at: when it was taken, in seconds of a monotonic clock.
+        waited_for: what share of their time those who wait for it most have waited for it.
+        spare: what share of its own time it waited itself, or was not called.
+    """
+
+    at: float
+    waited_for: float
+    spare: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRules:
+    """Between what a group grows and shrinks, and when.
+
+    Attributes:
+        least, most: how many ranks it has.
+        step: how many come or go at a time.
+        grow_above: it grows when it is waited for more than this share of the time.
+        shrink_below: it shrinks when it is waited for less than this share, and the ranks that stay could do its work.
+        for_s: over how long these are looked at, in seconds: some steps of the job.
+        cooldown_s: how long nothing is changed after a change, in seconds.
+        full: the ranks that stay are to be at work for no more than this share of their time.
+
+    Raises:
+        ConfigError: they contradict each other.
+    """
+
+    least: int
+    most: int
+    step: int = 1
+    grow_above: float = 0.2
+    shrink_below: float = 0.05
+    for_s: float = 30.0
+    cooldown_s: float = 60.0
+    full: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("least", 1), ("most", 1), ("step", 1)):
+            if whole_number(getattr(self, name), lowest=lowest) is None:
+                raise ConfigError(
+                    f"{_SAID.get(name, name)}={getattr(self, name)!r}: it is a whole number from 1"
+                )
+        if self.most < self.least:
+            raise ConfigError(f"max={self.most} is less than min={self.least}")
+        for name in ("grow_above", "shrink_below", "full"):
+            if not _is_number(value := getattr(self, name)) or not 0 <= value <= 1:
+                raise ConfigError(f"{name}={value!r}: it is a share, from 0 to 1")
+        for name in ("for_s", "cooldown_s"):
+            if not _is_number(value := getattr(self, name)) or value < 0:
+                raise ConfigError(f"{name}={value!r}: it is a number of seconds")
+        if self.shrink_below >= self.grow_above:
+            problem = f"shrink_below={self.shrink_below} is not below grow_above={self.grow_above}"
+            raise ConfigError(problem, hint="the group would grow and shrink in turns")
+
+
+_SAID = {"least": "min", "most": "max"}
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecision:
+    """What is to become of a group.
+
+    Attributes:
+        at: when it was decided, on the clock of the samples.
+        before, after: how many ranks it has, and is to have.
+        reason: why, with the figures.
+    """
+
+    at: float
+    before: int
+    after: int
+    reason: str
+
+    @property
+    def action(self) -> Literal["grow", "shrink", "stay"]:
+        """What is to be done."""
+        return "stay" if self.after == self.before else "grow" if self.after > self.before else "shrink"
+
+    def __str__(self) -> str:
+        what = (
+            f"stay at {self.before}"
+            if self.after == self.before
+            else f"{self.action} from {self.before} to {self.after}"
+        )
+        return f"{what}: {self.reason}"
+
+
+class ScalingPolicy:
+    """Decides, sample by sample.
+
+    Args:
+        rules: see there.
+
+    >>> policy = ScalingPolicy(ScalingRules(2, 8, for_s=10.0, cooldown_s=0.0))
+    >>> for at in (0.0, 5.0, 10.0):
+    ...     decision = policy.decide(ScalingSample(at, waited_for=0.4, spare=0.1), size=2)
+    >>> print(decision)
+    grow from 2 to 3: it was waited for 40% of the last 10 s, more than 20%
+    >>> print(policy.decide(ScalingSample(15.0, waited_for=0.4, spare=0.1), size=3))
+    stay at 3: it is looked at for 5 of 10 s since it was changed
+    """
+
+    def __init__(self, rules: ScalingRules) -> None:
+        self.rules = rules
+        self._samples: deque[ScalingSample] = deque()
+        # Since when samples count: the first one, or the last change.
+        self._since: float | None = None
+        self._changed_at: float | None = None
+
+    def decide(self, sample: ScalingSample, size: int) -> ScalingDecision:
+        """What is to become of a group of so many ranks; what is decided counts as done.
+
+        Samples come in the order of their times.
+        """
+        if self._since is None:
+            self._since = sample.at
+        elif sample.at > self._since:
+            self._samples.append(sample)
+        after, reason = self._wanted(sample.at, size)
+        if after != size:
+            self.changed(sample.at)
+        return ScalingDecision(sample.at, size, after, reason)
+
+    def changed(self, at: float) -> None:
+        """The group has changed, or could not be: what was seen before does not count any more."""
+        self._samples.clear()
+        self._since = self._changed_at = at
+
+    def _wanted(self, now: float, size: int) -> tuple[int, str]:
+        rules = self.rules
+        paused_s = rules.cooldown_s if self._changed_at is None else now - self._changed_at
+        if paused_s < rules.cooldown_s:
+            return (
+                size,
+                f"it was changed {seconds_text(paused_s)} ago, and stays for {seconds_text(rules.cooldown_s)}",
+            )
+        if size < rules.least:
+            return min(rules.least, size + rules.step), f"it has fewer than {rules.least}, the least"
+        if size > rules.most:
+            return max(rules.most, size - rules.step), f"it has more than {rules.most}, the most"
+        seen_s = now - (now if self._since is None else self._since)
+        if seen_s < rules.for_s or not self._samples:
+            since = "since it was changed" if self._changed_at is not None else "since the beginning"
+            return size, f"it is looked at for {seen_s:.0f} of {seconds_text(rules.for_s)} {since}"
+        waited_for, spare = self._means(now)
+        return self._by_load(size, waited_for, spare)
+
+    def _by_load(self, size: int, waited_for: float, spare: float) -> tuple[int, str]:
+        rules = self.rules
+        waited = f"it was waited for {waited_for:.0%} of the last {seconds_text(rules.for_s)}"
+        if waited_for > rules.grow_above:
+            more = f"{waited}, more than {rules.grow_above:.0%}"
+            if size == rules.most:
+                return size, f"{more}; it has {size}, the most"
+            return min(rules.most, size + rules.step), more
+        if waited_for >= rules.shrink_below:
+            return size, f"{waited}, between {rules.shrink_below:.0%} and {rules.grow_above:.0%}"
+        less = f"{waited}, less than {rules.shrink_below:.0%}"
+        fewer = max(rules.least, size - rules.step)
+        if fewer == size:
+            return size, f"{less}; it has {size}, the least"
+        busy = (1 - spare) * size / fewer
+        would = f"{counted(fewer, 'rank')} would be at work {min(1.0, busy):.0%} of the time"
+        return (fewer, f"{less}, and {would}") if busy <= rules.full else (size, f"{less}, but {would}")
+
+    def _means(self, now: float) -> tuple[float, float]:
+        """How much it was waited for, and had to spare, over the window; samples of before it are forgotten."""
+        begin = now - self.rules.for_s
+        while len(self._samples) > 1 and self._samples[0].at <= begin:
+            self._since = self._samples.popleft().at
+        waited_s = spare_s = 0.0
+        last = self._since or 0.0
+        for sample in self._samples:
+            took_s = sample.at - last
+            waited_s += took_s * sample.waited_for
+            spare_s += took_s * sample.spare
+            last = sample.at
+        seen_s = max(last - (self._since or 0.0), 1e-9)
+        return min(1.0, waited_s / seen_s), min(1.0, spare_s / seen_s)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
