@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from rlinf_scheduler.queueing.item import QueueName, SubscriptionName
 from rlinf_scheduler.queueing.leases import OnLease, StartClock
 from rlinf_scheduler.queueing.messages import Accept, Deliver, Grant, Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.sharding import Part, ShardPlan
+from rlinf_scheduler.queueing.shard_plan import ShardPlan
+from rlinf_scheduler.queueing.sharding import Part
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.taps import TapTerms

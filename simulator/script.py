@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from rlinf_scheduler.channel.deadlines import Survives
-from rlinf_scheduler.queueing.sharding import POLICIES, ShardPlan
+from rlinf_scheduler.queueing.shard_plan import POLICIES, ShardPlan
 from rlinf_scheduler.queueing.taps import TapTerms
 from rlinf_scheduler.queueing.wanted import NO_LIMITS, Limits
 

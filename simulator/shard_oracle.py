@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rlinf_scheduler.queueing.messages import Reason
-from rlinf_scheduler.queueing.sharding import Part, ShardPlan
+from rlinf_scheduler.queueing.shard_plan import ShardPlan
+from rlinf_scheduler.queueing.sharding import Part
 from rlinf_scheduler.queueing.wanted import Limits
 from simulator.queue_oracle import Asked, Known, QueueOracle, Ticket
 from simulator.world import Violation

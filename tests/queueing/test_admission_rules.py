@@ -20,7 +20,8 @@ from rlinf_scheduler.queueing.messages import (
     Refuse,
     Withdraw,
 )
-from rlinf_scheduler.queueing.sharding import ShardPlan, WantedPart
+from rlinf_scheduler.queueing.shard_plan import ShardPlan
+from rlinf_scheduler.queueing.sharding import WantedPart
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.versions import AskForSlot, HoldSlot, LetGoOfSlot, SetVersion

@@ -25,7 +25,8 @@ from rlinf_scheduler.queueing.messages import (
     Ripen,
     Withdraw,
 )
-from rlinf_scheduler.queueing.sharding import DonePart, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.shard_plan import ShardPlan
+from rlinf_scheduler.queueing.sharding import DonePart, WantedPart
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.surveying import QueueSurvey

@@ -17,7 +17,8 @@ from rlinf_scheduler.queueing.messages import (
     Refuse,
     Withdraw,
 )
-from rlinf_scheduler.queueing.sharding import MAX_AHEAD, POLICIES, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.shard_plan import POLICIES, ShardPlan
+from rlinf_scheduler.queueing.sharding import MAX_AHEAD, WantedPart
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.surveying import QueueSurvey

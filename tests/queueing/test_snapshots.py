@@ -18,6 +18,7 @@ from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.homes import Homes
 from rlinf_scheduler.queueing.item import Item, SubscriptionName
 from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, Settle
+from rlinf_scheduler.queueing.members import GroupRanks, Resize
 from rlinf_scheduler.queueing.messages import (
     Accept,
     Arrive,
@@ -40,7 +41,8 @@ from rlinf_scheduler.queueing.order import WeightedFifo
 from rlinf_scheduler.queueing.out_of_turn import RankedItems
 from rlinf_scheduler.queueing.producers import Producers
 from rlinf_scheduler.queueing.queue_set import QueueSet
-from rlinf_scheduler.queueing.sharding import DonePart, Part, PartGetter, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.shard_plan import ShardPlan
+from rlinf_scheduler.queueing.sharding import DonePart, Part, PartGetter, WantedPart
 from rlinf_scheduler.queueing.snapshot import Snapshot, merged, ripening
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
@@ -55,7 +57,9 @@ CLIENTS = st.sampled_from(["a", "b"])
 TAP = SubscriptionName("tap")
 QUEUES = st.sampled_from(["default", ("a", 1), "shards"])
 OF_GETS = st.sampled_from(["default", ("a", 1), "shards", "fresh", "fresh", TAP])
-PLANS = st.sampled_from([ShardPlan(2, batch_items=2), ShardPlan(2, "balanced", batch_weight=3)])
+MEMBERS = [GroupRanks("actor", ranks, (1, epoch)) for epoch, ranks in enumerate([(0, 1), (0, 1, 2), (1,)])]
+RESIZED = [ShardPlan(2, batch_items=2).of(members) for members in MEMBERS]
+PLANS = st.sampled_from([ShardPlan(2, batch_items=2), ShardPlan(2, "balanced", batch_weight=3), *RESIZED])
 WAIT = st.booleans()
 SMALL = st.integers(0, 9)
 
@@ -66,6 +70,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("put"), CLIENTS, QUEUES, st.just(1), st.just(0), st.just(9), st.just(True)),
     st.tuples(st.just("put_of_group"), CLIENTS, QUEUES, st.sampled_from([1, ("g", 2)])),
     st.tuples(st.just("ask"), CLIENTS, QUEUES),
+    st.tuples(st.just("resize"), st.sampled_from(MEMBERS)),
     st.tuples(st.just("admit"), CLIENTS, st.integers(0, 2), WAIT),
     st.tuples(st.just("make"), CLIENTS, SMALL),
     st.tuples(st.just("make"), CLIENTS, SMALL),
@@ -171,6 +176,9 @@ class Life:
 
     def finish_part(self, client, index, step):
         return self.state.apply(DonePart("shards", index, step), client)
+
+    def resize(self, members):
+        return self.state.apply(Resize(members))
 
     def subscribe(self, client, queue, maxsize):
         return self.state.apply(Subscribe(1, "tap", queue, maxsize), client)

@@ -16,7 +16,8 @@ from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExp
 from rlinf_scheduler.keywords import called_directly, explains_calls
 from rlinf_scheduler.queueing.balance import Point, checked_table, sampled
 from rlinf_scheduler.queueing.item import QueueName, check_weight
-from rlinf_scheduler.queueing.sharding import DonePart, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.shard_plan import ShardPlan
+from rlinf_scheduler.queueing.sharding import DonePart, WantedPart
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
 

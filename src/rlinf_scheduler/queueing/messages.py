@@ -181,6 +181,7 @@ class Reason(Enum):
     CLOSED = "closed"  # the channel is closed (and, for getters, drained)
     ENDED = "ended"  # the queue has ended (and, for getters, is drained)
     SUCCEEDED = "succeeded"  # another one asks for the same now
+    LEFT = "left"  # its rank has left the group, and had all that was for it
     IMPOSSIBLE = "impossible"  # a batch that no future put can complete
     SPENT = "spent"  # put with a slot that is over
     TOO_EARLY = "too early"  # the version may not move on: items would be older than they may be

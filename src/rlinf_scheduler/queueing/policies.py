@@ -16,6 +16,7 @@ from rlinf_scheduler.queueing.leases import (
     LeaseTerms,
     Settle,
 )
+from rlinf_scheduler.queueing.members import Resize
 from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.policy import Policy
@@ -32,6 +33,7 @@ REQUESTS: tuple[type, ...] = (
     Extend,
     MoveDead,
     DonePart,
+    Resize,
     HoldSlot,
     LetGoOfSlot,
     Subscribe,

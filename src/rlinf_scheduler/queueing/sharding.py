@@ -6,105 +6,35 @@
   had none yet, and has the same part again.
 - Who asks for a shard last has it: an earlier one that still waits is told so.
 - Shards that lag hold the others up before too many of their parts gather.
+- Shards may be the ranks of a group that is resized. A step that was cut stays as it is; the next one is for those who
+  are there then. A rank that has left gets what was cut for it, and then its end; once it is gone for good, that is in
+  the queue again, at its old place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlinf_scheduler.queueing.balance import (
-    Point,
-    balanced,
-    by_formula,
-    by_table,
-    imbalance,
-    least_loaded,
-    round_robin,
-)
+from rlinf_scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
 from rlinf_scheduler.queueing.contents import Parts
-from rlinf_scheduler.queueing.item import Item, SubscriptionName, as_name, check_batch_weight, exact, rounded
+from rlinf_scheduler.queueing.item import Item, SubscriptionName, as_name, exact, rounded
+from rlinf_scheduler.queueing.members import Resize
 from rlinf_scheduler.queueing.messages import Deliver, Get, Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.operations import Client, Getter
 from rlinf_scheduler.queueing.policy import Handler, Merger, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
+from rlinf_scheduler.queueing.shard_plan import ShardPlan
 from rlinf_scheduler.queueing.wanted import Limits, Wanted
 from rlinf_scheduler.wording import counted
 
-POLICIES = ("round_robin", "least_loaded", "balanced")
-_ENDLESS = 1 << 62
 # So many steps may be cut that a shard has not done with.
 MAX_AHEAD = 8
 NO_PART = "it was acknowledged before, or another one asks for this shard now"
-
-
-class ShardPlan(NamedTuple):
-    """How a queue is divided; every shard of it says the same.
-
-    Attributes:
-        num_shards: how many ranks there are.
-        policy: one of POLICIES.
-        batch_weight: the weight of a step, of all its parts together; None without.
-        batch_items: its number of items; None without. With neither, a step is what there is at a flush, or at the end.
-        cost: of an item of weight w: cost[0] * w + cost[1] * w * w.
-        equal_counts: of "balanced": parts differ by at most one in their number of items.
-        cost_table: points (weight, cost) instead of `cost`; empty without.
-    """
-
-    num_shards: int
-    policy: str = "round_robin"
-    batch_weight: int | float | None = None
-    batch_items: int | None = None
-    cost: tuple[int | float, int | float] = (1, 0)
-    equal_counts: bool = False
-    cost_table: tuple[Point, ...] = ()
-
-    def check(self) -> None:
-        """Raise ValueError unless it makes sense."""
-        if self.num_shards < 1:
-            message = f"num_shards is at least 1, not {self.num_shards}"
-            raise ValueError(message)
-        if self.policy not in POLICIES:
-            message = f"policy is one of {', '.join(POLICIES)}, not {self.policy!r}"
-            raise ValueError(message)
-        if self.batch_weight is not None and self.batch_items is not None:
-            message = "a step has a batch_weight, or batch_items, or neither"
-            raise ValueError(message)
-        if self.batch_weight is not None:
-            check_batch_weight(self.batch_weight)
-        if self.batch_items is not None and self.batch_items < 1:
-            message = f"batch_items is at least 1, not {self.batch_items}"
-            raise ValueError(message)
-
-    def differences(self, other: ShardPlan) -> tuple[str, str]:
-        """Return what this plan and another one say where they differ, in phrases."""
-        names = [name for name in self._fields if getattr(self, name) != getattr(other, name)]
-        one, two = (", ".join(f"{name}={plan._said(name)}" for name in names) for plan in (self, other))
-        return one, two
-
-    def _said(self, name: str) -> str:
-        value = getattr(self, name)
-        return f"{len(value)} points" if name == "cost_table" else repr(value)
-
-    @property
-    def wanted(self) -> Wanted:
-        """Return the terms of a step's batch."""
-        if self.batch_weight is not None:
-            return Wanted(self.batch_weight)
-        if self.batch_items is not None:
-            return Wanted(None, Limits(self.batch_items, self.batch_items))
-        return Wanted(None, Limits(_ENDLESS))
-
-    def costs(self, items: Sequence[Item]) -> list[float]:
-        """Return the cost of each item."""
-        weights = [rounded(item.weight) for item in items]
-        if self.cost_table:
-            return [by_table(self.cost_table, weight) for weight in weights]
-        return [by_formula(*self.cost, weight) for weight in weights]
 
 
 class WantedPart(Struct, frozen=True, array_like=True, tag="part"):
@@ -167,7 +97,7 @@ class PartGetter(Getter, tag="part"):
     def line_up(self) -> None:
         """Wait for the next part of its shard."""
         if isinstance(self.queue.parts, ShardingState):
-            self.queue.parts.shards[self.shard].waiting = self
+            self.queue.parts.shard(self.shard).waiting = self
 
     def save(self, items: SavedItems) -> Self:
         """Return it as data."""
@@ -197,26 +127,53 @@ class ShardState(Struct, eq=False, array_like=True):
         in_hand: the one that it has.
         holder: who has that; in a snapshot the client's name and the ticket.
         waiting: who asks for the next one; in a snapshot nothing, for it stands at its queue.
+        number: which shard it is; -1 in files of before: it is the number of its place.
+        client: the name of who has asked last; at rest nobody.
     """
 
     parts: list[Part] = []
     in_hand: Part | None = None
     holder: Any = None
     waiting: Any = None
+    number: int = -1
+    client: str = ""
 
     @property
     def num_open(self) -> int:
         """How many steps it has not done with."""
         return len(self.parts) + (self.in_hand is not None)
 
+    def take_parts(self) -> list[Item]:
+        """Take all that it has not done with, in the order of the queue."""
+        parts, self.parts, self.in_hand = [*filter(None, (self.in_hand,)), *self.parts], [], None
+        return sorted((item for part in parts for item in part.items), key=lambda item: item.order)
+
 
 class ShardingState(Struct, Parts, eq=False, array_like=True):
-    """The shards of one queue."""
+    """The shards of one queue.
+
+    Attributes:
+        shards: those of the plan, and behind them those that have left and have something to do.
+        is_restored: whoever asks first says for which ranks the next step is.
+    """
 
     plan: ShardPlan
     shards: list[ShardState]
     next_step: int = 0
     num_dealt: int = 0
+    is_restored: bool = True
+
+    def is_replaced_by(self, plan: ShardPlan) -> bool:
+        """Return whether the next step is to be for the ranks of another plan.
+
+        Raises:
+            ValueError: that differs in more than its ranks, or its ranks cannot be others.
+        """
+        if self.is_restored:
+            return self.plan._replace(num_shards=plan.num_shards, members=plan.members) == plan or (
+                self.plan.is_replaced_by(plan)
+            )
+        return self.plan.is_replaced_by(plan)
 
     def is_idle(self, ended: bool) -> bool:
         """Return whether nothing is here, nobody waits, and no step is to have the next number."""
@@ -228,13 +185,42 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
         return [shard.waiting for shard in self.shards if shard.waiting is not None]
 
     @property
+    def members(self) -> Sequence[ShardState]:
+        """The shards that the next step is for."""
+        return self.shards[: self.plan.num_shards]
+
+    @property
+    def left(self) -> Sequence[ShardState]:
+        """Those that it is not for, and that have something to do."""
+        return self.shards[self.plan.num_shards :]
+
+    def find(self, number: int) -> ShardState | None:
+        """Return a shard, if it is there."""
+        return next((shard for shard in self.shards if shard.number == number), None)
+
+    def shard(self, number: int) -> ShardState:
+        """Return a shard; one that is not there has left."""
+        shard = self.find(number)
+        if shard is None:
+            shard = ShardState(number=number)
+            self.shards.append(shard)
+        return shard
+
+    def resize(self, plan: ShardPlan) -> None:
+        """Let the next step be for others."""
+        known = {shard.number: shard for shard in self.shards}
+        members = [known.pop(number, ShardState(number=number)) for number in plan.numbers]
+        self.plan, self.shards, self.is_restored = plan, [*members, *known.values()], False
+
+    @property
     def may_cut(self) -> bool:
-        """Whether no shard lags too far behind."""
-        return max(shard.num_open for shard in self.shards) < MAX_AHEAD
+        """Whether no shard lags too far behind; who has left gets no more."""
+        return max(shard.num_open for shard in self.members) < MAX_AHEAD
 
     def ask(self, getter: PartGetter, done_step: int) -> PartGetter | None:
         """Let a shard ask for the step after `done_step`; return an earlier getter whose place this one takes."""
-        shard = self.shards[getter.shard]
+        shard = self.shard(getter.shard)
+        shard.client = getter.client.name
         if shard.in_hand is not None:
             shard.parts.insert(0, shard.in_hand)
         shard.in_hand = None
@@ -246,7 +232,7 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
 
     def holder(self, index: int, step: int) -> PartGetter | None:
         """Return the getter that has a shard's part of a step in hand; None without one."""
-        shard = self.shards[index] if 0 <= index < len(self.shards) else None
+        shard = self.find(index)
         if shard is None or shard.in_hand is None or shard.in_hand.step != step:
             return None
         holder: PartGetter | None = shard.holder
@@ -254,12 +240,12 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
 
     def finish(self, index: int) -> None:
         """Note that a shard is done with the part that it has in hand."""
-        self.shards[index].in_hand = None
+        self.shard(index).in_hand = None
 
     def forget(self, getter: PartGetter) -> None:
         """Let a getter wait no more."""
-        shard = self.shards[getter.shard]
-        if shard.waiting is getter:
+        shard = self.find(getter.shard)
+        if shard is not None and shard.waiting is getter:
             shard.waiting = None
 
     def drop_lost(self, failed: Getter | None = None) -> list[Item]:
@@ -282,6 +268,7 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
         """Hand parts out, and cut steps while somebody waits for one."""
         while True:
             self._hand_out(out)
+            self._let_go(queue, out)
             if not self.getters or not self._cut_next(queue, closed):
                 break
         reason = self._why_no_part(queue, closed)
@@ -299,6 +286,16 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
                 getter.items, getter.part, getter.complete = part.items, part, part.complete
                 out.append(getter.delivery(part.items))
 
+    def _let_go(self, queue: Queue, out: list[Instruction]) -> None:
+        """Tell those who have left and had everything; forget them."""
+        for shard in self.left:
+            getter: PartGetter | None = shard.waiting
+            if getter is not None:
+                queue.withdraw_get(getter)
+                state = f"shard {shard.number} has left, and had all that was cut for it"
+                out.append(Refuse(getter.client.name, getter.ticket, Reason.LEFT, state))
+        self.shards = [*self.members, *(shard for shard in self.left if shard.num_open)]
+
     def _cut_next(self, queue: Queue, closed: bool) -> bool:
         """Cut the next step if it is there, or if this is all that comes."""
         if not queue.fifo.num_items or not self.may_cut:
@@ -307,7 +304,7 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
         if batch is None:
             return False
         self.cut(*batch)
-        # A step of all ranks is one consumption: a part never comes back to the queue.
+        # A step of all ranks is one consumption: only what is of ranks that have left comes back to the queue.
         queue.gate.give(batch[0])
         queue.gate.forget(batch[0])
         return True
@@ -325,7 +322,7 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
         self.num_dealt += len(items)
         unevenness = imbalance(costs, places)
         has_target = plan.batch_weight is not None or plan.batch_items is not None
-        for shard, its_places in zip(self.shards, places, strict=True):
+        for shard, its_places in zip(self.members, places, strict=True):
             its_items = [items[place] for place in its_places]
             weight = _weight_of(its_items)
             part = Part(self.next_step, its_items, weight, unevenness, complete or not has_target)
@@ -334,15 +331,18 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
 
     def _why_no_part(self, queue: Queue, closed: bool) -> Reason | None:
         if queue.is_last(closed):
-            return None if queue.may_come_back() or queue.fifo.num_items else queue.why_over(closed)
+            may_come = queue.may_come_back() or queue.fifo.num_items or self.left
+            return None if may_come else queue.why_over(closed)
         return Reason.IMPOSSIBLE if self.may_cut and queue.is_stuck() else None
 
     def describe(self) -> Iterator[str]:
         """Yield how far the shards have come, and which of them lag, in phrases."""
         yield f"{counted(self.next_step, 'step')} for {counted(self.plan.num_shards, 'shard')}"
-        for index, shard in enumerate(self.shards):
+        for shard in self.members:
             if shard.num_open > 1:
-                yield f"shard {index} has {shard.num_open} steps to do"
+                yield f"shard {shard.number} has {shard.num_open} steps to do"
+        for shard in self.left:
+            yield f"shard {shard.number} has left with {counted(shard.num_open, 'step')} to do"
 
 
 class Shardings(Policy):
@@ -352,7 +352,7 @@ class Shardings(Policy):
 
     def handlers(self) -> dict[type, Handler]:
         """Return what handles parts."""
-        return {WantedPart: self.get, DonePart: self.finish}
+        return {WantedPart: self.get, DonePart: self.finish, Resize: self.resize}
 
     def of(self, queue: Queue) -> ShardingState | None:
         """Return the shards of a queue; None where it is not divided."""
@@ -367,26 +367,56 @@ class Shardings(Policy):
         wanted: Any = get.grant
         plan, queue_name = wanted.plan, as_name(get.queue)
         plan.check()
-        if not 0 <= wanted.index < plan.num_shards:
-            message = f"there is no shard {wanted.index} of {plan.num_shards}"
-            raise ValueError(message)
+        plan.check_index(wanted.index)
         known = self._queues.find(queue_name)
         sharding = None if known is None else self.of(known)
-        if sharding is not None and sharding.plan != plan:
-            others, own = sharding.plan.differences(plan)
-            message = f"other shards divide it by {others}, and this one by {own}"
-            raise ValueError(message)
+        is_newer = False if sharding is None else sharding.is_replaced_by(plan)
         queue = self._queues.find_or_make(queue_name)
         if queue is None:
             return self._queues.refuse_unsubscribed(client, get.ticket)
         queue.gate.check(Wanted(None, Limits(plan.batch_items or 1)))
         if sharding is None:
-            sharding = self.sharding_type(plan, [ShardState() for _ in range(plan.num_shards)])
+            shards = [ShardState(number=number) for number in plan.numbers]
+            sharding = self.sharding_type(plan, shards, is_restored=False)
             queue.decide_by(parts=sharding)
         about = self._queues.client(client), get.ticket, queue, None, queue.tally.clock.now
         getter, out = PartGetter(*about, shard=wanted.index), list[Instruction]()
+        if is_newer:
+            self._adopt(queue, sharding, plan, out)
         self._ask(queue, sharding, getter, wanted.done_step, out)
         return self._queues.after_get(getter, out, get.wait)
+
+    def resize(self, resize: Resize, _client: str = "") -> list[Instruction]:
+        """Let the next step of what is divided among the ranks of a group be for those that it has now."""
+        members, out, queues = resize.members, list[Instruction](), list[Queue]()
+        members.check()
+        for queue in self._queues.all():
+            sharding = self.of(queue)
+            before = None if sharding is None else sharding.plan.members
+            if sharding is not None and before is not None and members.replaces(before):
+                self._adopt(queue, sharding, sharding.plan.of(members), out)
+                queues.append(queue)
+        return self._queues.settle(queues, out)
+
+    def _adopt(self, queue: Queue, sharding: ShardingState, plan: ShardPlan, out: list[Instruction]) -> None:
+        sharding.resize(plan)
+        self._take_back(queue, sharding, out)
+
+    def _take_back(self, queue: Queue, sharding: ShardingState, out: list[Instruction]) -> bool:
+        """Have in the queue again what was cut for ranks that have left and are gone; whether anything was."""
+        gone = [shard for shard in sharding.left if shard.client not in self._queues.clients]
+        for shard in gone:
+            for item in shard.take_parts():
+                try:
+                    queue.reopen(item)
+                except ValueError as error:  # there is no version any more that may take it
+                    queue.tally.dead_letters.bury(queue, item, str(error), shard.client, out)
+        return bool(gone)
+
+    def lose(self, client: str, out: list[Instruction]) -> Iterable[Queue]:
+        """Have in their queues again what was cut for ranks that have left and are gone."""
+        divided = ((queue, self.of(queue)) for queue in self._queues.all())
+        return [queue for queue, each in divided if each is not None and self._take_back(queue, each, out)]
 
     def _ask(
         self,
@@ -427,21 +457,25 @@ class Shardings(Policy):
             sharding = self.of(queue)
             if sharding is not None:
                 shards = [self._saved(shard, items, queue) for shard in sharding.shards]
-                its.sharding = replace(sharding, shards=shards)
+                is_restored = items.at_rest or sharding.is_restored
+                its.sharding = replace(sharding, shards=shards, is_restored=is_restored)
 
     def _saved(self, shard: ShardState, items: SavedItems, queue: Queue) -> ShardState:
         parts = [_saved(part, items, queue) for part in shard.parts]
+        client = "" if items.at_rest else shard.client
         if shard.in_hand is None:
-            return ShardState(parts)
+            return ShardState(parts, number=shard.number, client=client)
         in_hand = _saved(shard.in_hand, items, queue)
         if items.at_rest:
-            return ShardState([in_hand, *parts])
-        return ShardState(parts, in_hand, (shard.holder.client.name, shard.holder.ticket))
+            return ShardState([in_hand, *parts], number=shard.number)
+        holder = shard.holder.client.name, shard.holder.ticket
+        return ShardState(parts, in_hand, holder, number=shard.number, client=client)
 
     def load(self, queues: Sequence[tuple[Queue, Any]], items: LoadedItems) -> None:
         """Divide queues as they were divided."""
         for queue, data in queues:
-            for shard in () if data.sharding is None else data.sharding.shards:
+            for place, shard in enumerate(() if data.sharding is None else data.sharding.shards):
+                shard.number = place if shard.number < 0 else shard.number
                 for part in (*shard.parts, *filter(None, (shard.in_hand,))):
                     items.each(queue.name, part.items)
                 if shard.holder is not None:
@@ -474,17 +508,18 @@ def _saved(part: Part, items: SavedItems, queue: Queue | None) -> Part:
 
 
 def _merged(first: ShardingState, second: ShardingState | None, merger: Merger) -> ShardingState:
-    present = [ShardState() for _ in first.shards] if second is None else second.shards
-    shards = []
-    for shard, here in zip(first.shards, present, strict=True):
-        steps = {part.step for part in here.parts}
-        missing = [part for part in shard.parts if part.step not in steps]
+    merged = replace(first if second is None else second, shards=[])
+    merged.next_step = max(first.next_step, merged.next_step)
+    merged.num_dealt = max(first.num_dealt, merged.num_dealt)
+    before = {shard.number: shard.parts for shard in first.shards}
+    present = {} if second is None else {shard.number: shard.parts for shard in second.shards}
+    for number in dict.fromkeys((*merged.plan.numbers, *present, *before)):
+        here = present.get(number, [])
+        steps = {part.step for part in here}
+        missing = [part for part in before.get(number, []) if part.step not in steps]
         parts = [replace(part, items=merger.missing(part.items)) for part in missing]
-        shards.append(ShardState([*parts, *here.parts]))
-    next_step, num_dealt = first.next_step, first.num_dealt
-    if second is not None:
-        next_step, num_dealt = max(next_step, second.next_step), max(num_dealt, second.num_dealt)
-    return ShardingState(first.plan, shards, next_step, num_dealt)
+        merged.shards.append(ShardState([*parts, *here], number=number))
+    return merged
 
 
 def _weight_of(items: Sequence[Item]) -> int | float:
