@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from rlinf_scheduler.channel import control_wire, spec
-from rlinf_scheduler.channel.checkpoint import read_channel
 from rlinf_scheduler.channel.features import FEATURES
-from rlinf_scheduler.channel.features.checkpoints import restore
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.durable.checkpoint_files import read_channel
+from rlinf_scheduler.durable.checkpoints import restore
 from rlinf_scheduler.queueing.dead_letters import DeadLetters
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName
 from rlinf_scheduler.queueing.leases import LeaseTerms, OnLease, Settle

@@ -8,14 +8,15 @@ from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.channel import durable, opening
 from rlinf_scheduler.channel.connection import ChannelConnection
-from rlinf_scheduler.channel.durable import DurableChannel
-from rlinf_scheduler.channel.journal import NewJournal
-from rlinf_scheduler.channel.journal_records import JournaledCommit
-from rlinf_scheduler.channel.journaled import WriteAheadRuntime
+from rlinf_scheduler.channel.opening import ChannelOpening
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.durable import durable_channel, opening
+from rlinf_scheduler.durable.durable_channel import DurableChannel
+from rlinf_scheduler.durable.journal import NewJournal
+from rlinf_scheduler.durable.journal_records import JournaledCommit
+from rlinf_scheduler.durable.journaled import WriteAheadRuntime
 from simulator.cluster import Cluster
 from simulator.disk import SimulatedDisk
 from simulator.host import Host
@@ -116,7 +117,7 @@ class _Channel(DurableChannel):
     part: DurableChannelPart
 
     def __init__(self, *args: Any) -> None:
-        with replaced(durable, "WriteAheadRuntime", self.part.runtime_type):
+        with replaced(durable_channel, "WriteAheadRuntime", self.part.runtime_type):
             super().__init__(*args)
         self.part.telling.now = self._runtime.now
 
@@ -126,7 +127,7 @@ class _Channel(DurableChannel):
 
     def go_live(self) -> None:
         # Who looks at a process looks again and again: no world with that comes to rest.
-        with replaced(durable, "watch_channel", lambda *_about: lambda: None):
+        with replaced(durable_channel, "watch_channel", lambda *_about: lambda: None):
             super().go_live()
 
     def _on_commit(self) -> None:
@@ -144,7 +145,7 @@ class _Channel(DurableChannel):
         self._session.messenger.call_later(late_s, partial(super()._on_written, new, since))
 
 
-class _Opening(opening._DurableOpening):
+class _Opening(opening.DurableOpening):
     part: DurableChannelPart
 
     def _begin(self, *args: Any) -> None:
@@ -190,9 +191,13 @@ class DurableChannelPart(ProductPart):
         """Have the process that is to hold the channel read its journal."""
         process = self._server_process
         stopped = partial(self._on_stopped, process.host)
-        begun = self._opening_type(process.session, self._spec, {}, stopped, ())
+        begun = ChannelOpening(process.session, self._spec, on_stopped=stopped)
         begun.opened.add_done_callback(partial(self._on_opened, process.host))
-        process.messenger.submit(lambda: process.messenger.run_beside(begun.read))
+        process.messenger.submit(lambda: process.messenger.run_beside(self._read, begun))
+
+    def _read(self, begun: ChannelOpening) -> None:
+        with replaced(opening, "DurableOpening", self._opening_type):
+            begun.read()
 
     def restarted(self) -> None:
         """Another process holds now what the one that died has held."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "rlinf_scheduler"
-PARTS = ("channel", "comm", "mailbox", "session", "weights")
+PARTS = ("channel", "comm", "durable", "mailbox", "session", "weights")
 
 # What tells the time, lets time pass, or does something later. Processor time, which is measured for reports, does not.
 _EVENT_LOOP = "an event loop of asyncio"
@@ -28,13 +28,13 @@ FINDS_LOOP = {"get_event_loop", "get_running_loop", "new_event_loop"}
 KERNELS = "how long a thread waits in the kernel, which counts by its own clock"
 DATE = "a date in a file, for people"
 EXCEPTIONS = {
-    "channel/checkpoint.py": (1, DATE),
-    "channel/found_journal.py": (3, "a journal that is locked, tried again in a thread of its own"),
-    "channel/features/checkpoints.py": (1, DATE),
     "comm/loop.py": (1, "the real clock"),
     "comm/promise.py": (1, KERNELS),
     "comm/rundir.py": (4, "a file that is locked, before there is a messenger; and the age of one"),
     "comm/waits.py": (1, "time that is accounted for begins and ends by one clock"),
+    "durable/checkpoint_files.py": (1, DATE),
+    "durable/checkpoints.py": (1, DATE),
+    "durable/opening.py": (3, "a journal that is locked, tried again in a thread of its own"),
     "session/job_file.py": (1, DATE),
 }
 

@@ -17,8 +17,6 @@ from rlinf_scheduler.channel import (
     Checkpoint,
     Lease,
     channels_of,
-    load_job,
-    save_job,
 )
 from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.comm import on_fork_in_child
@@ -330,7 +328,7 @@ class Cluster:
             ChannelUnanswered: a channel took longer.
         """
         self.session.messenger.check_process()
-        save_job(path, channels, extra, acknowledge, timeout_s)
+        of_room("durable.saving:save_job")(path, channels, extra, acknowledge, timeout_s)
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, missing_ok: bool = False) -> Checkpoint:
@@ -349,7 +347,8 @@ class Cluster:
         Raises:
             CheckpointError: there is none; or it is corrupt, cut off, no checkpoint, or of a newer version.
         """
-        return load_job(path, missing_ok=missing_ok)
+        checkpoint: Checkpoint = of_room("durable.checkpoint_files:load_job")(path, missing_ok=missing_ok)
+        return checkpoint
 
     @overload
     def attach(self, name: str) -> WorkerGroup[Any]: ...

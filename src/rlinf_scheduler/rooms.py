@@ -15,6 +15,7 @@ from rlinf_scheduler.errors import ClusterError
 ROOMS = {
     "devices": "objects that stay on accelerators, and memory that is pinned for them",
     "doctor": "what is wrong with a cluster",
+    "durable": "channels that survive their process, and checkpoints",
     "emulation": "networks that are slow on purpose",
     "metrics": "numbers of jobs and of training steps",
     "profiling": "where ranks and their steps spend their time",

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from rlinf.testing import LocalRuntime
-from rlinf_scheduler.channel import Channel, Starter, control_wire, load_job, save_job
-from rlinf_scheduler.channel.features import checkpoints
-from rlinf_scheduler.channel.features.checkpoints import CheckpointsFeature
+from rlinf_scheduler.channel import Channel, Starter, control_wire
 from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.durable import checkpoints
+from rlinf_scheduler.durable.checkpoint_files import load_job
+from rlinf_scheduler.durable.checkpoints import CheckpointsFeature
+from rlinf_scheduler.durable.saving import save_job
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
@@ -52,7 +54,7 @@ def save(folder, *channels, extra=None, acknowledge=()):
 def test_a_channel_is_saved_and_restored_once_threads_can_be_had(in_process, tmp_path, monkeypatch):
     channel = in_process.create()
     channel.put("item")
-    for step in ("_write", "_read"):
+    for step in ("_write", "read"):
         refused = refuse_thread(monkeypatch, step)
         if step == "_write":
             channel.save(tmp_path / "late")
@@ -235,14 +237,14 @@ def test_what_is_taken_while_it_is_written_is_written_as_it_was(in_process, tmp_
     channel = in_process.create()
     for number in range(6):
         channel.put(np.full(LARGE, number))
-    writes, may_write, wrote = threading.Event(), threading.Event(), checkpoints.write_channel
+    writes, may_write, wrote = threading.Event(), threading.Event(), checkpoints.write_file
 
     def write_later(*args):
         writes.set()
         assert may_write.wait(DEADLINE_S)
         return wrote(*args)
 
-    monkeypatch.setattr(checkpoints, "write_channel", write_later)
+    monkeypatch.setattr(checkpoints, "write_file", write_later)
     saving = in_process.run(channel.save, str(tmp_path / "tasks"))
     assert writes.wait(DEADLINE_S)
     assert roles.take_and_write_into(channel, 4) == [0, 1, 2, 3]
@@ -495,7 +497,7 @@ def test_the_checkpoint_before_is_there_when_the_next_one_fails(in_process, tmp_
     one, other = in_process.create(), in_process.create()
     one.put("item")
     save(tmp_path / "job", one, other, extra="first")
-    wrote = checkpoints.write_channel
+    wrote = checkpoints.write_file
 
     def fail(path, head, *others):
         if head.spec.name == other.name:
@@ -503,7 +505,7 @@ def test_the_checkpoint_before_is_there_when_the_next_one_fails(in_process, tmp_
             raise OSError(message)
         return wrote(path, head, *others)
 
-    monkeypatch.setattr(checkpoints, "write_channel", fail)
+    monkeypatch.setattr(checkpoints, "write_file", fail)
     with one.lease() as lease:
         with pytest.raises(
             CheckpointError, match=f"channel '{other.name}': it cannot be written: OSError.*no space"
@@ -511,7 +513,7 @@ def test_the_checkpoint_before_is_there_when_the_next_one_fails(in_process, tmp_
             save(tmp_path / "job", one, other, extra="second", acknowledge=lease)
         assert lease.num_left == 1
     assert load_job(tmp_path / "job").extra == "first"
-    monkeypatch.setattr(checkpoints, "write_channel", wrote)
+    monkeypatch.setattr(checkpoints, "write_file", wrote)
     save(tmp_path / "job", one, other, extra="third")
     assert load_job(tmp_path / "job").extra == "third"
     assert len(os.listdir(tmp_path / "job")) == 4
@@ -519,7 +521,7 @@ def test_the_checkpoint_before_is_there_when_the_next_one_fails(in_process, tmp_
 
 def test_two_do_not_save_one_job_at_a_time(in_process, tmp_path, monkeypatch):
     channel = in_process.create()
-    wrote, problems = checkpoints.write_channel, []
+    wrote, problems = checkpoints.write_file, []
 
     def write_and_try(*args):
         with pytest.raises(CheckpointError, match="another process, or thread, writes it now") as error:
@@ -527,7 +529,7 @@ def test_two_do_not_save_one_job_at_a_time(in_process, tmp_path, monkeypatch):
         problems.append(error)
         return wrote(*args)
 
-    monkeypatch.setattr(checkpoints, "write_channel", write_and_try)
+    monkeypatch.setattr(checkpoints, "write_file", write_and_try)
     save(tmp_path / "job", channel, extra="first")
     assert len(problems) == 1
     assert load_job(tmp_path / "job").extra == "first"

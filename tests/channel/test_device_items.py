@@ -19,11 +19,12 @@ from alarms import alarms
 from effort import tries
 from rlinf.testing.device_memory import PretendDevice
 from rlinf.testing.local import LocalRuntime
-from rlinf_scheduler.channel import Channel, Starter, save_job
+from rlinf_scheduler.channel import Channel, Starter
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.devices.landing import land
+from rlinf_scheduler.durable.saving import save_job
 from rlinf_scheduler.errors import ChannelArgumentError, CodecError, ItemsLost
 from rlinf_scheduler.session import current_session, set_current
 

@@ -27,16 +27,15 @@ from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import (
     ChannelReport,
-    DurableChannel,
     channels_of,
-    durable,
-    opening,
     unheld_channels,
 )
-from rlinf_scheduler.channel.checkpoint import read_channel
-from rlinf_scheduler.channel.journal import Journal
-from rlinf_scheduler.channel.journal_records import JournaledCommit, ReceivedEnvelope
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.durable import durable_channel, opening
+from rlinf_scheduler.durable.checkpoint_files import read_channel
+from rlinf_scheduler.durable.durable_channel import DurableChannel
+from rlinf_scheduler.durable.journal import Journal
+from rlinf_scheduler.durable.journal_records import JournaledCommit, ReceivedEnvelope
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
@@ -134,7 +133,7 @@ def journal_of_large_items(request, tmp_path, monkeypatch):
             written.set()
 
     monkeypatch.setattr(Journal, "finish", note_finished)
-    monkeypatch.setattr(durable, "GROWN_BYTES", 1 << 30)
+    monkeypatch.setattr(durable_channel, "GROWN_BYTES", 1 << 30)
     with LocalRuntime() as runtime:
         channel = Channel.create("held", durable=tmp_path, survives="process")
         for number in range(96):
@@ -335,7 +334,7 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
         new.drop()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(durable, "GROWN_COMMITS", 4)
+    monkeypatch.setattr(durable_channel, "GROWN_COMMITS", 4)
     monkeypatch.setattr(Journal, "append", count_commit)
     for owner, name, failing in (
         (Journal, "begin", too_large),
@@ -371,7 +370,7 @@ def test_what_happens_while_a_journal_is_written_whole_is_not_left_to_the_io_thr
             left.put(journal.size_bytes - since)
         finish(journal, new, since)
 
-    monkeypatch.setattr(durable, "GROWN_COMMITS", 4)
+    monkeypatch.setattr(durable_channel, "GROWN_COMMITS", 4)
     monkeypatch.setattr(Journal, "sync", sync_while_much_happens)
     monkeypatch.setattr(Journal, "finish", note_what_is_left)
     channel = None
@@ -395,7 +394,7 @@ def test_what_happens_while_a_journal_is_written_whole_is_not_left_to_the_io_thr
 def test_a_thread_that_writes_a_journal_whole_when_its_process_leaves_ends_in_silence(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(durable, "GROWN_COMMITS", 4)
+    monkeypatch.setattr(durable_channel, "GROWN_COMMITS", 4)
     has_left = threading.Event()
     sync = Journal.sync
     with LocalRuntime():
@@ -718,7 +717,7 @@ def test_a_channel_of_another_name_or_bound_is_refused_with_what_is_there(holder
 )
 def test_a_journal_of_another_version_is_refused_with_what_to_do(holders, monkeypatch, version):
     with monkeypatch.context() as patched:
-        patched.setattr("rlinf_scheduler.channel.found_journal._version", lambda: version)
+        patched.setattr("rlinf_scheduler.durable.journal_records._version", lambda: version)
         with LocalRuntime():
             Channel.create(holders.name, durable=holders.folder).put("item")
     with pytest.raises(

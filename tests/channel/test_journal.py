@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disks import PAGE_BYTES
-from rlinf_scheduler.channel.journal import Journal
 from rlinf_scheduler.comm.disk import Disk
+from rlinf_scheduler.durable.journal import Journal
 from rlinf_scheduler.errors import ChannelJournalError
 
 HEADS = [b"one", b"two", b"three"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rlinf_scheduler.channel import durable
-from rlinf_scheduler.channel.durable import JournalGrowth
+from rlinf_scheduler.durable import durable_channel
+from rlinf_scheduler.durable.durable_channel import JournalGrowth
 
 
 @pytest.fixture(autouse=True)
 def four_commits_and_a_hundred_bytes(monkeypatch):
-    monkeypatch.setattr(durable, "GROWN_COMMITS", 4)
-    monkeypatch.setattr(durable, "GROWN_BYTES", 100)
+    monkeypatch.setattr(durable_channel, "GROWN_COMMITS", 4)
+    monkeypatch.setattr(durable_channel, "GROWN_BYTES", 100)
 
 
 def due_commits(growth, on_due, num_commits=100):

@@ -7,7 +7,7 @@ import random
 import pytest
 
 import training_job
-from rlinf_scheduler.channel import load_job
+from rlinf_scheduler.durable.checkpoint_files import load_job
 
 # `KILLS=100 pytest tests/channel/test_killed_jobs.py` kills each job so many times.
 KILLS = int(os.environ.get("KILLS", "5"))

@@ -15,9 +15,9 @@ from alarms import interrupted_at
 from disks import PAGE_BYTES
 from effort import tries
 from rlinf_scheduler import record_log
-from rlinf_scheduler.channel import checkpoint
-from rlinf_scheduler.channel.checkpoint import MAGIC, RecordFile, write_file
 from rlinf_scheduler.comm import disk
+from rlinf_scheduler.durable import checkpoint_files
+from rlinf_scheduler.durable.checkpoint_files import MAGIC, RecordFile, write_file
 from rlinf_scheduler.errors import CheckpointError
 from rlinf_scheduler.record_log import HEADER
 
@@ -182,7 +182,7 @@ def test_an_interruption_at_any_instruction_leaves_no_file_open(path, work):
 
     for number in itertools.count():
         is_interrupted = interrupted_at(
-            number, attempt, [checkpoint.__file__, record_log.__file__, disk.__file__]
+            number, attempt, [checkpoint_files.__file__, record_log.__file__, disk.__file__]
         )
         assert len(os.listdir("/proc/self/fd")) == len(descriptors)
         assert read(path) == RECORDS

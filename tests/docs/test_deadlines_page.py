@@ -12,7 +12,6 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler import errors
 from rlinf_scheduler.channel.features.ends import ARRIVAL_S
 from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
-from rlinf_scheduler.channel.journaled import RETURN_S
 from rlinf_scheduler.channel.operation import ANSWER_S
 from rlinf_scheduler.channel.requests import RESTART_S
 from rlinf_scheduler.channel.starting import RECOVER_TIMEOUT_S, RESTORE_TIMEOUT_S, START_TIMEOUT_S
@@ -21,6 +20,7 @@ from rlinf_scheduler.comm.rundir import REMOVED_WITHIN_S
 from rlinf_scheduler.comm.transfer import FOREVER_S, checked_timeout
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.detached import JOB_SERVER_ANSWERS_S
+from rlinf_scheduler.durable.journaled import RETURN_S
 from rlinf_scheduler.host.actor_spec import LEFT_WITHIN_S, TIDY_S
 from rlinf_scheduler.host.breakpoints import WAIT_S
 from rlinf_scheduler.host.processes import LEAVE_GRACE_S

@@ -5,7 +5,8 @@ import pytest
 import interruption_roles as roles
 from interruptions import LIMIT_S, NUM_ROUNDS, SEED
 from job_processes import Job
-from rlinf_scheduler.channel import Channel, load_job
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.durable.checkpoint_files import load_job
 
 pytestmark = pytest.mark.timeout(60 + NUM_ROUNDS)
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import sys
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -55,6 +56,25 @@ def refusal(function, *args, **options):
     return "nothing"
 
 
+def durable(_job):
+    """A channel in memory goes on where nothing can be kept on disk."""
+    with TemporaryDirectory() as folder, LocalRuntime() as runtime:
+        file = f"{folder}/file"
+        channel = Channel.create("kept in memory")
+        said = [
+            refusal(Channel.create, "durable", durable=folder),
+            refusal(Channel.create, "restored", restore=file),
+            refusal(channel.save, file),
+            refusal(runtime.save, folder, channels=[channel]),
+            refusal(runtime.load, folder),
+            refusal(runtime.load, folder, missing_ok=True),
+        ]
+        assert all("durable is not installed" in each for each in said), said
+        channel.put("goes on")
+        assert channel.get() == "goes on"
+    return said[0]
+
+
 def local(**options):
     with LocalRuntime(**options):
         pass
@@ -68,6 +88,7 @@ def device_items():
 ASKED = {
     "devices": lambda _: refusal(device_items),
     "doctor": lambda _: command("doctor"),
+    "durable": durable,
     "emulation": lambda _: refusal(local, net_emulation=SLOW),
     "metrics": lambda job: (
         refusal(job.launch(Adder, 1, name="logs").call(Adder.log).wait) + command("metrics")

@@ -7,11 +7,11 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlinf_scheduler.durable.streams import ServerStreams, Stream
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.messages import Get, Linger, Put, Ripen
 from rlinf_scheduler.queueing.snapshot import ripening
 from rlinf_scheduler.queueing.state import ChannelState
-from rlinf_scheduler.queueing.streams import ServerStreams, Stream
 from rlinf_scheduler.queueing.wanted import Limits
 
 

@@ -10,7 +10,7 @@ from feeding_mutants import with_policy
 from msgspec.structs import replace as changed
 from product_mutants import Mutant
 
-from rlinf_scheduler.channel.features import checkpoints
+from rlinf_scheduler.durable import checkpoints
 from rlinf_scheduler.queueing.item import as_name
 from rlinf_scheduler.queueing.sharding import Shardings, ShardState
 from rlinf_scheduler.queueing.snapshot import Snapshot, Taker, merged

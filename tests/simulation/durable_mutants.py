@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from product_mutants import Mutant
 
 from rlinf_scheduler import record_log
-from rlinf_scheduler.channel import journal
-from rlinf_scheduler.channel.durable import DurableChannel
-from rlinf_scheduler.channel.journal import Journal
-from rlinf_scheduler.channel.journaled import WriteAheadRuntime
-from rlinf_scheduler.channel.reconnecting_transport import ReconnectingTransport
+from rlinf_scheduler.durable import journal
+from rlinf_scheduler.durable.durable_channel import DurableChannel
+from rlinf_scheduler.durable.journal import Journal
+from rlinf_scheduler.durable.journaled import WriteAheadRuntime
+from rlinf_scheduler.durable.reconnecting_transport import ReconnectingTransport
+from rlinf_scheduler.durable.streams import Resumption, ServerStreams, Stream
 from rlinf_scheduler.queueing.state import ChannelState
-from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
 
 
 def _nothing(_whole):

@@ -14,7 +14,9 @@ import numpy as np
 
 from interruptions import Alarms
 from job_processes import DEADLINE_S
-from rlinf_scheduler.channel import Channel, load_job, save_job
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.durable.checkpoint_files import load_job
+from rlinf_scheduler.durable.saving import save_job
 from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout
 
 ARRAY_ELEMENTS = 20_000

@@ -16,8 +16,6 @@ from rlinf_scheduler.channel import (
     StartChannel,
     Starter,
     host_channel,
-    load_job,
-    save_job,
 )
 from rlinf_scheduler.channel.node_holder import NodeHolder
 from rlinf_scheduler.channel.starting import check_group
@@ -121,12 +119,13 @@ class LocalRuntime(Session):
         timeout_s: float | None = SAVE_TIMEOUT_S,
     ) -> None:
         """Save channels and a state in one cut, as `Cluster.save`."""
-        save_job(path, channels, extra, acknowledge, timeout_s)
+        of_room("durable.saving:save_job")(path, channels, extra, acknowledge, timeout_s)
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, missing_ok: bool = False) -> Checkpoint:
         """Read what was saved, as `Cluster.load`."""
-        return load_job(path, missing_ok=missing_ok)
+        checkpoint: Checkpoint = of_room("durable.checkpoint_files:load_job")(path, missing_ok=missing_ok)
+        return checkpoint
 
     def why(self, within_s: float = WITHIN_S) -> Why:
         """Who waits for whom in this job, and why, as `Cluster.why`."""

@@ -9,15 +9,13 @@ from rlinf_scheduler.lazy import declared
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.answering import ChannelRequest, RequestLoop
     from rlinf_scheduler.channel.batch import Batch, GroupBatch
-    from rlinf_scheduler.channel.checkpoint import Checkpoint, Restorable, load_job
-    from rlinf_scheduler.channel.durable import DurableChannel
+    from rlinf_scheduler.channel.checkpoint import Checkpoint, Restorable
+    from rlinf_scheduler.channel.deadlines import SAVE_TIMEOUT_S
     from rlinf_scheduler.channel.inspecting import ChannelReport, QueueReport
     from rlinf_scheduler.channel.lease import Lease, LeaseContext, LeaseLoop
     from rlinf_scheduler.channel.lease_operation import DeadLetter
     from rlinf_scheduler.channel.local import Channel, LocalChannel  # with what `local=True` makes
-    from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
-    from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, save_job
-    from rlinf_scheduler.channel.server import ChannelServer
+    from rlinf_scheduler.channel.opening import HeldChannel, host_channel
     from rlinf_scheduler.channel.shard import Shard, ShardBatch, ShardLease
     from rlinf_scheduler.channel.slot import Slot
     from rlinf_scheduler.channel.spec import (
@@ -37,13 +35,11 @@ __all__ = [
     "ChannelRef",
     "ChannelReport",
     "ChannelRequest",
-    "ChannelServer",
     "ChannelSpec",
     "ChannelStats",
     "ChannelUser",
     "Checkpoint",
     "DeadLetter",
-    "DurableChannel",
     "GroupBatch",
     "HeldChannel",
     "Lease",
@@ -64,9 +60,6 @@ __all__ = [
     "Waiting",
     "channels_of",
     "host_channel",
-    "load_job",
-    "open_channel",
-    "save_job",
     "unheld_channels",
 ]
 

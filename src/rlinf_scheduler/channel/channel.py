@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import ClassVar, TypedDict
@@ -22,12 +22,12 @@ from rlinf_scheduler.channel.arguments import (
 )
 from rlinf_scheduler.channel.asking import Questions
 from rlinf_scheduler.channel.batches import Batching
-from rlinf_scheduler.channel.checkpoint import Restorable
+from rlinf_scheduler.channel.checkpoint import Restorable, file_to_restore
 from rlinf_scheduler.channel.connection import ChannelConnection
-from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
+from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SAVE_TIMEOUT_S, SUCCESSOR_S, Survives
 from rlinf_scheduler.channel.inspecting import Inspecting
+from rlinf_scheduler.channel.lease import Lease
 from rlinf_scheduler.channel.operation import ANSWER_S
-from rlinf_scheduler.channel.saving import Saving, file_to_restore
 from rlinf_scheduler.channel.shard import Sharding
 from rlinf_scheduler.channel.spec import (
     ChannelRef,
@@ -62,6 +62,7 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, SideBySide, current_session
 from rlinf_scheduler.wording import did_you_mean, list_names
 
@@ -69,9 +70,7 @@ DELETE_TIMEOUT_S = 60.0
 
 
 @explains_calls
-class Channel(
-    Putting, Getting, Batching, Sharding, Questions, Answering, Admitting, Subscribing, Inspecting, Saving
-):
+class Channel(Putting, Getting, Batching, Sharding, Questions, Answering, Admitting, Subscribing, Inspecting):
     """A set of named FIFO queues that any worker and the driver put into and get from.
 
     Use `Channel.create` and `Channel.connect`. A channel can be sent to another process, as an argument or
@@ -91,7 +90,7 @@ class Channel(
     ChannelArgumentError for arguments that make no sense.
     """
 
-    _of_server: ClassVar[OfServer] = (("producer", "counted producers"),)
+    _of_server: ClassVar[OfServer] = (("producer", "counted producers"), ("save", "checkpoints"))
     # What makes a channel inside a process, set by the class that is one (`local.py`), which stands above this one.
     _make_local: ClassVar[Callable[[ChannelSpec], Channel]]
 
@@ -333,6 +332,35 @@ class Channel(
                     channel.put(item)
         """
         return Producer(self._connection(), current_session().name)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        acknowledge: Lease | Iterable[Lease] = (),
+        timeout_s: float | None = SAVE_TIMEOUT_S,
+    ) -> None:
+        """Write what the channel holds into a file, while everybody goes on; `Channel.create(restore=path)` reads it.
+
+        It has all items, those on lease too, and what the channel counts: everything that was put and not acknowledged,
+        or taken by a plain get; and subscriptions, with what nobody has read there. It has no questions (`ask`), and no
+        puts that wait for room. Nobody ever sees a file that is not whole: the one before stays until then.
+
+        The channel's process writes it, so a path must mean the same where that runs. To save several channels, or a
+        state that belongs to it, use `cluster.save`.
+
+        Args:
+            path: the file.
+            acknowledge: leases of this process that are done with in the file; they are acknowledged once it is there.
+            timeout_s: how long it may take, in seconds; None: as long as it takes.
+
+        Raises:
+            CheckpointError: it cannot be written, or somebody else writes it now.
+            LeaseExpired: a lease to be acknowledged is over; then there is no file, or there is one in which its items
+                are done with.
+            ChannelUnanswered: it took longer; it may be written yet.
+        """
+        of_room("durable.saving:save_channel")(self, path, acknowledge, timeout_s)
 
     def close(self) -> None:
         """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed.

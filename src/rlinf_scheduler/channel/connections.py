@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rlinf_scheduler.channel.connection import ChannelConnection
-from rlinf_scheduler.channel.reconnecting_transport import ReconnectingTransport
 from rlinf_scheduler.channel.sender import DirectTransport
 from rlinf_scheduler.channel.shortcut import Shortcuts
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.observe.timekeeping import TIMES
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
 
 # How long a process that leaves waits until the channels' servers have what it put.
@@ -49,7 +49,8 @@ class ChannelConnections:
             if self._messenger.endpoint.machine_id == ref.endpoint.machine_id:
                 connection.direct_way = Shortcuts(connection)
             return connection
-        reconnecting = ReconnectingTransport(self._messenger, self._directory, ref)
+        leads = of_room("durable.reconnecting_transport:ReconnectingTransport")
+        reconnecting = leads(self._messenger, self._directory, ref)
         ref = replace(ref, endpoint=reconnecting.endpoint)
         return ChannelConnection(self._session, ref, reconnecting, self._forget)
 

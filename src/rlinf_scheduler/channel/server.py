@@ -72,7 +72,10 @@ class ChannelServer:
         on_stopped: called once on the I/O thread when the server has left; the process may end then.
         on_delete: called when the channel is deleted, with what is to follow when its name is free.
         describe_producers: names the producers that are not done; "" where producers are not counted.
+        epoch: no other process has held the channel before, or will after this one.
     """
+
+    epoch = 0
 
     def __init__(
         self, runtime: Runtime, spec: ChannelSpec, features: Features, beside: Runtime | None = None

@@ -316,6 +316,7 @@ def checked_durable(channel: str, durable: Any, survives: Any, own_process: Any)
         raise ChannelArgumentError(channel, f"durable is the path of a folder, not {durable!r}")
     if own_process is False:
         raise ChannelArgumentError(channel, "a durable channel has a process of its own")
+    check_room("durable")
     folder = checked_path(channel, "durable", durable)
     # The same channel in every process that holds it: whoever uses it stays connected.
     number = blake2b(f"{channel}\n{folder}".encode(), digest_size=8).hexdigest()

@@ -177,8 +177,8 @@ class Responses(msgspec.Struct, array_like=True):
     left: bool = False
 
 
-# Where a channel's server takes operations and requests, and a client takes responses; of a durable channel (see
-# `durable_wire`), where the server hears its clients, where it takes what is not written down, and a client hears it.
+# Where a channel's server takes operations and requests, and a client takes responses; of a durable channel, where the
+# server hears its clients, where it takes what is not written down, and a client hears it (`durable/`).
 OPERATIONS, CONTROL, RESPONSES = "", "/control", "/news"
 LINE, ASIDE, TOLD = "/line", "/aside", "/told"
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from rlinf_scheduler.channel import durable_wire, wire
+from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.held import HELD, HeldAt
 from rlinf_scheduler.channel.question import ANSWER
 from rlinf_scheduler.comm import framing
@@ -34,6 +34,7 @@ from rlinf_scheduler.mailbox import records as mail
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.process_stats import Activity, LinkNote
 from rlinf_scheduler.observe.timekeeping import TIMES
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import size_text
 
@@ -301,9 +302,11 @@ def _channel_responses(peer: Peer, service: str, head: msgspec.Raw, frames: Sequ
     if service.endswith(wire.RESPONSES):
         responses = _decoded(head, wire.Responses)
     elif service.endswith(wire.TOLD):
-        told = _decoded(head, durable_wire.Told | durable_wire.Left)
-        is_response = isinstance(told, durable_wire.Told) and told.envelope.service.endswith(wire.RESPONSES)
-        responses = _decoded(told.envelope.head, wire.Responses) if is_response else None
+        told = _decoded(head, of_room("durable.streams:OfServer"))
+        envelope = getattr(told, "envelope", None)
+        responses = None
+        if envelope is not None and envelope.service.endswith(wire.RESPONSES):
+            responses = _decoded(envelope.head, wire.Responses)
         if responses is None:
             return Cargo(service, CHANNEL, ())
     else:

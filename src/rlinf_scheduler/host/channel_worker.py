@@ -7,8 +7,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from rlinf_scheduler.channel import DurableChannel, HeldChannel, open_channel
 from rlinf_scheduler.channel.node_holder import NodeHolder
+from rlinf_scheduler.channel.opening import ChannelOpening, HeldChannel
 from rlinf_scheduler.channel.starting import CHANNEL_STOPPED, HOLD_CHANNEL, ChannelStopped, HoldChannel
 from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.promise import Promise
@@ -40,14 +40,14 @@ class Channels:
     def _on_hold(self, request: Request) -> None:
         wanted: HoldChannel = request.head
         spec = wanted.spec
-        opened = open_channel(
+        opening = ChannelOpening(
             self._session,
             spec,
             {"placement": wanted.placement},
             partial(self._tell_home, spec.channel_id),
             [group_entry(spec.name)],
         )
-        opened.add_done_callback(partial(_answer, request))
+        opening.begin().add_done_callback(partial(_answer, request))
 
     def _tell_home(self, channel_id: str) -> None:
         self._session.messenger.notify(self._session.home, CHANNEL_STOPPED, ChannelStopped(channel_id))
@@ -62,7 +62,6 @@ def _collect_seldom() -> None:
 def _answer(request: Request, opened: Promise[HeldChannel]) -> None:
     error = opened.exception(0)
     if error is None:
-        held = opened.result(0)
-        request.reply(held.epoch if isinstance(held, DurableChannel) else 0)
+        request.reply(opened.result(0).epoch)
     else:
         request.fail(error)

@@ -15,10 +15,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rlinf_scheduler.channel import durable_wire, wire
-from rlinf_scheduler.channel.durable_wire import FAILURE, HEARD, NOTICE, REPLY, StreamEnvelope
-from rlinf_scheduler.channel.journal import Journal
-from rlinf_scheduler.channel.journal_records import (
+from rlinf_scheduler.channel import wire
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.failure import dump_failure
+from rlinf_scheduler.comm.framing import Buffer, encode_head
+from rlinf_scheduler.comm.loop import Timer, run_guarded
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.peer import Reply, Request, decode_head
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.shm.payloads import Payloads
+from rlinf_scheduler.durable import streams
+from rlinf_scheduler.durable.journal import Journal
+from rlinf_scheduler.durable.journal_records import (
     ClientJoined,
     ClientLost,
     ClientStream,
@@ -30,17 +39,8 @@ from rlinf_scheduler.channel.journal_records import (
     Record,
     WorldRecord,
 )
-from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.failure import dump_failure
-from rlinf_scheduler.comm.framing import Buffer, encode_head
-from rlinf_scheduler.comm.loop import Timer, run_guarded
-from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.peer import Reply, Request, decode_head
-from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.payloads import Payloads
+from rlinf_scheduler.durable.streams import FAILURE, HEARD, NOTICE, REPLY, ServerStreams, StreamEnvelope
 from rlinf_scheduler.errors import CommError
-from rlinf_scheduler.queueing.streams import ServerStreams
 
 logger = Reporter(__name__)
 
@@ -183,7 +183,7 @@ class WriteAheadRuntime:
         # What was said, for each of those that have come.
         self._heads: deque[Any] = deque()
         self._commit_due = self._lazy_due = False
-        self._looking: list[tuple[Request, durable_wire.FindServer]] = []
+        self._looking: list[tuple[Request, streams.FindServer]] = []
         # Those that are connected, and what is to be sent to them.
         self._present: dict[str, Endpoint] = {}
         self._outbox: list[tuple[str, int, OutgoingEnvelope]] = []
@@ -302,9 +302,8 @@ class WriteAheadRuntime:
 
     def look(self) -> tuple[WorldRecord, list[list[list[Buffer]]]]:
         """What is here between two turns, and the frames of what is kept for each client."""
-        streams = self.streams.contents()
         lines, frames = [], []
-        for client, (heard, num_said, kept) in streams.items():
+        for client, (heard, num_said, kept) in self.streams.contents().items():
             about = client, self.names[client], self.lines[client], heard, num_said
             lines.append(ClientStream(*about, [(number, outgoing.envelope, []) for number, outgoing in kept]))
             frames.append([outgoing.frames for _, outgoing in kept])
@@ -348,7 +347,7 @@ class WriteAheadRuntime:
         if self._stopped:
             return
         self._messenger.on_peer_lost(self._note_lost)
-        self._messenger.serve(self._line, self._hear, durable_wire.FindServer | durable_wire.Said)
+        self._messenger.serve(self._line, self._hear, streams.FindServer | streams.Said)
         self._messenger.call_later(RETURN_S, self._give_up_absent)
 
     def stop(self, reason: str, *, returns: bool) -> None:
@@ -362,14 +361,14 @@ class WriteAheadRuntime:
         for timer in [timer for timers in self._timers.values() for timer in timers]:
             timer.cancel()
         for endpoint in self._present.values():
-            self._messenger.notify(endpoint, self._told, durable_wire.Left(reason, returns))
+            self._messenger.notify(endpoint, self._told, streams.Left(reason, returns))
 
     # -- what comes ------------------------------------------------------------------------------
 
     def _hear(self, request: Request) -> None:
-        message: durable_wire.FindServer | durable_wire.Said = request.head
+        message: streams.FindServer | streams.Said = request.head
         client = request.peer_id
-        if isinstance(message, durable_wire.FindServer):
+        if isinstance(message, streams.FindServer):
             request.check_claim(
                 message.endpoint.process_id, f"it is the client '{message.endpoint.process_id}'"
             )
@@ -392,7 +391,7 @@ class WriteAheadRuntime:
         _, message_type = self._services.get(envelope.service, (None, Any))
         return decode_head(envelope.head, message_type)
 
-    def _on_look_up(self, request: Request, look_up: durable_wire.FindServer) -> None:
+    def _on_look_up(self, request: Request, look_up: streams.FindServer) -> None:
         client = request.peer_id
         is_known = self.streams.knows(client)
         if is_known and self.lines[client] != look_up.line:
@@ -401,24 +400,24 @@ class WriteAheadRuntime:
             is_known = False
         if not is_known:
             if look_up.begun:
-                request.reply(durable_wire.Found(0, self.epoch, lost=True))
+                request.reply(streams.Found(0, self.epoch, lost=True))
                 return
             self._note(ClientJoined(client, request.peer_name, look_up.line))
         # Behind what has come before it.
         self._looking.append((request, look_up))
         self._commit_soon()
 
-    def _welcome(self, request: Request, look_up: durable_wire.FindServer) -> None:
+    def _welcome(self, request: Request, look_up: streams.FindServer) -> None:
         client = request.peer_id
         resumption = self.streams.resume(client, look_up.heard, begun=look_up.begun)
         if resumption is None or self.lines.get(client) != look_up.line:
-            request.reply(durable_wire.Found(0, self.epoch, lost=True))
+            request.reply(streams.Found(0, self.epoch, lost=True))
             return
         if request.is_cancelled:
             self._note_lost(client)
             return
         self._present[client] = look_up.endpoint
-        request.reply(durable_wire.Found(resumption.heard, self.epoch))
+        request.reply(streams.Found(resumption.heard, self.epoch))
         again: Any = resumption.again
         for number, outgoing in again:
             self._send(client, number, outgoing)
@@ -581,7 +580,7 @@ class WriteAheadRuntime:
     def _send(self, client: str, number: int, outgoing: OutgoingEnvelope) -> None:
         endpoint = self._present.get(client)
         if endpoint is not None:
-            told = durable_wire.Told(number, self.streams.heard(client), outgoing.envelope)
+            told = streams.Told(number, self.streams.heard(client), outgoing.envelope)
             self._messenger.notify(endpoint, self._told, told, outgoing.frames, snapshot=False)
 
 

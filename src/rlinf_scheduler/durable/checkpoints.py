@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.checkpoint import ChannelHead, SavedChannel, write_channel
 from rlinf_scheduler.channel.features.successors import ProducersFeature, SubscriptionsFeature
 from rlinf_scheduler.channel.held import Fetching
 from rlinf_scheduler.channel.operation import is_consumed
 from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.comm.disk import Disk
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.durable.checkpoint_files import ChannelHead, SavedChannel, read_channel, write_file
 from rlinf_scheduler.errors import CheckpointError
 from rlinf_scheduler.queueing.item import Item, marks_tell
 from rlinf_scheduler.queueing.policies import ChannelData
@@ -41,6 +42,17 @@ def restore(server: ChannelServer, saved: SavedChannel) -> None:
     server.state.restore(saved.head.state, saved.items)
     server.feature(ProducersFeature).producers.restore(saved.head.producers)
     server.feature(SubscriptionsFeature).resume()
+
+
+def read_to_restore(spec: ChannelSpec, disk: Disk) -> Callable[[ChannelServer], None]:
+    """Read what a channel is to be restored from; return what has its server hold that.
+
+    Raises:
+        CheckpointError: it cannot be read, or does not fit.
+    """
+    saved = read_channel(spec.restore, disk)
+    saved.check_fits(spec)
+    return partial(restore, saved=saved)
 
 
 class CheckpointsFeature:
@@ -212,7 +224,7 @@ class _Writing:
             place_of = {payload: place for place, payload in enumerate(first)}
             places = [place_of[id(item.payload)] for item in snapshot.items]
         head = ChannelHead(len(first), self._spec, data, self._producers, time.time(), places)
-        size_bytes = write_channel(path, head, frames(), self._runtime.disk)
+        size_bytes = write_file(path, head, frames(), self._runtime.disk)
         return control_wire.Saved(0, "", len(first) - len(taken), size_bytes)
 
     def _frames_of(self, item: Item) -> list[Buffer]:

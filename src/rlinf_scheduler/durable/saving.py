@@ -12,66 +12,39 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.access import ChannelAccess, OfServer
+from rlinf_scheduler.channel.access import ChannelAccess
 from rlinf_scheduler.channel.arguments import checked_timeout, or_forever
-from rlinf_scheduler.channel.checkpoint import Checkpoint, JobFolder, PartNote, Restorable
+from rlinf_scheduler.channel.channel import Channel
+from rlinf_scheduler.channel.checkpoint import checked_file
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.lease import Lease
 from rlinf_scheduler.channel.spec import check_host_items
-from rlinf_scheduler.checks import absolute_path
 from rlinf_scheduler.comm.codec import Encoded, encode
-from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.durable.checkpoint_files import JobFolder, PartNote
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CheckpointError, CommError
 
-# A channel's process has so long to write what it holds.
-SAVE_TIMEOUT_S = 600.0
 
-
-class Saving(ChannelAccess):
-    """The part of `Channel` that is about checkpoints."""
-
-    _of_server: ClassVar[OfServer] = (("save", "checkpoints"),)
-
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        acknowledge: Lease | Iterable[Lease] = (),
-        timeout_s: float | None = SAVE_TIMEOUT_S,
-    ) -> None:
-        """Write what the channel holds into a file, while everybody goes on; `Channel.create(restore=path)` reads it.
-
-        It has all items, those on lease too, and what the channel counts: everything that was put and not acknowledged,
-        or taken by a plain get; and subscriptions, with what nobody has read there. It has no questions (`ask`), and no
-        puts that wait for room. Nobody ever sees a file that is not whole: the one before stays until then.
-
-        The channel's process writes it, so a path must mean the same where that runs. To save several channels, or a
-        state that belongs to it, use `cluster.save`.
-
-        Args:
-            path: the file.
-            acknowledge: leases of this process that are done with in the file; they are acknowledged once it is there.
-            timeout_s: how long it may take, in seconds; None: as long as it takes.
-
-        Raises:
-            CheckpointError: it cannot be written, or somebody else writes it now.
-            LeaseExpired: a lease to be acknowledged is over; then there is no file, or there is one in which its items
-                are done with.
-            ChannelUnanswered: it took longer; it may be written yet.
-        """
-        leases = _leases(acknowledge)
-        limit_s = or_forever(checked_timeout(self._name, timeout_s))
-        _check_savable(self._connection())
-        file = _absolute(path)
-        message = control_wire.Save("", _done(leases, self._connection()), file)
-        saved: control_wire.Saved = self._connection().requests.ask(message, control_wire.Saved, limit_s)
-        _check(saved, self._connection(), file, leases)
-        for lease in leases:
-            lease.ack()
+def save_channel(
+    channel: Channel,
+    path: str | os.PathLike[str],
+    acknowledge: Lease | Iterable[Lease],
+    timeout_s: float | None,
+) -> None:
+    """Save one channel; see `Channel.save`."""
+    leases = _leases(acknowledge)
+    limit_s = or_forever(checked_timeout(channel.name, timeout_s))
+    connection = channel._connection()
+    _check_savable(connection)
+    file = checked_file(path)
+    message = control_wire.Save("", _done(leases, connection), file)
+    saved: control_wire.Saved = connection.requests.ask(message, control_wire.Saved, limit_s)
+    _check(saved, connection, file, leases)
+    for lease in leases:
+        lease.ack()
 
 
 def save_job(
@@ -82,7 +55,7 @@ def save_job(
     timeout_s: float | None,
 ) -> None:
     """Save channels and a state in one cut; see `Cluster.save`."""
-    leases, path = _leases(acknowledge), _absolute(path)
+    leases, path = _leases(acknowledge), checked_file(path)
     connections = _connections_to(path, channels, leases)
     limit_s = or_forever(None if timeout_s is None else float(timeout_s))
     encoded = encode(extra)
@@ -93,25 +66,6 @@ def save_job(
         folder.close()
     for lease in leases:
         lease.ack()
-
-
-def file_to_restore(restore: Restorable | None, channel: str) -> str:
-    """The file that a channel is restored from; "" for none.
-
-    Raises:
-        CheckpointError: a job's checkpoint has no such channel, or there can be no such file.
-    """
-    if restore is None:
-        return ""
-    file = restore.file_of(channel) or "" if isinstance(restore, Checkpoint) else restore
-    return _absolute(file) if file else ""
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    try:
-        return absolute_path(path)
-    except ValueError as error:
-        raise CheckpointError(sendable(os.fspath(path)), str(error)) from None
 
 
 def _write(
@@ -206,7 +160,7 @@ def _connections_to(
         raise CheckpointError(path, f"`channels` is a list of them: [{channels!r}]")
     for channel in channels:
         # A subscription reaches a channel as well.
-        if not isinstance(channel, Saving):
+        if not isinstance(channel, Channel):
             raise CheckpointError(path, f"{channel!r} is no channel, and only channels are saved")
         connections.append(channel._connection())
         _check_savable(connections[-1])

@@ -1,4 +1,4 @@
-"""What is written in the journal of a durable channel: turns of its server, and now and then all that there is.
+"""What is in the journal of a durable channel, to be read by the next process: turns of its server, and all there is.
 
 All that there is (`ChannelSnapshot`) is looked at between two turns, quickly, and written down beside them by another
 thread: what was looked at does not change.
@@ -7,22 +7,27 @@ thread: what was looked at does not change.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import metadata
 from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rlinf_scheduler import record_log
-from rlinf_scheduler.channel.durable_wire import StreamEnvelope
+from rlinf_scheduler.channel.spec import ChannelSpec, max_bytes_of
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import JOIN_BYTES, Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.durable.journal import Journal
+from rlinf_scheduler.durable.streams import StreamEnvelope
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.policies import ChannelData
 from rlinf_scheduler.queueing.producers import ProducerPlaces
 from rlinf_scheduler.queueing.snapshot import Snapshot, with_rest
 
+# To be raised when the queues decide otherwise of what clients said, or records change.
+RULES = 4
 # So many frames are looked at together, whether they are small.
 JOINED = 100
 
@@ -49,7 +54,7 @@ class ClientLost(msgspec.Struct, tag=2, array_like=True):
 
 
 class ReceivedEnvelope(msgspec.Struct, tag=3, array_like=True):
-    """A client has said something, with frames of these sizes; for the rest see `durable_wire.Said`."""
+    """A client has said something, with frames of these sizes; for the rest see `streams.Said`."""
 
     client: str
     number: int
@@ -209,6 +214,97 @@ def load_snapshot(record: record_log.Record) -> LoadedSnapshot:
     places = iter(whole.places)
     items = [ReceivedPayload([pieces[place] for place in islice(places, count)]) for count in whole.counts]
     return LoadedSnapshot(with_rest(whole.state, whole.rest), items, whole.server, whole.world, pieces)
+
+
+class FoundCommit(NamedTuple):
+    """A turn of the channel before, and the frames of all that came in it."""
+
+    commit: JournaledCommit
+    frames: list[Buffer]
+
+
+@dataclass(slots=True)
+class FoundJournal:
+    """The contents of a journal.
+
+    Attributes:
+        is_there: there is one.
+        snapshot: what it was written whole with; None if that was nothing.
+        commits: what has happened since, each with its frames, read as it is taken: it may be more than memory holds.
+    """
+
+    spec: ChannelSpec
+    is_there: bool = False
+    snapshot: LoadedSnapshot | None = None
+    commits: Iterator[FoundCommit] = field(default_factory=lambda: iter(()))
+
+
+def read_journal(journal: Journal, spec: ChannelSpec) -> FoundJournal:
+    """Read how a journal begins: which channel it is of, and what it was written whole with.
+
+    Raises:
+        ChannelJournalError: it is damaged, of another channel, or written by another version of this library; that may
+            show only when its turns are taken.
+    """
+    if spec.restore and journal.exists:
+        raise journal.damaged("is there already: a checkpoint is restored into a channel that is new")
+    spec = msgspec.structs.replace(spec, restore="")
+    if not journal.exists:
+        # A share of this machine's memory is fixed now: it decides who waits, and must not change.
+        return FoundJournal(msgspec.structs.replace(spec, max_bytes=max_bytes_of(spec)))
+    records = journal.read()
+    spec = _checked(journal, next(records), spec)
+    snapshot = next(records)
+    try:
+        loaded = load_snapshot(snapshot) if snapshot.head else None
+        return FoundJournal(spec, True, loaded, _commits(journal, records))
+    except msgspec.MsgspecError as error:
+        raise journal.damaged(f"cannot be read: {error}") from error
+
+
+def _commits(journal: Journal, records: Iterator[record_log.Record]) -> Iterator[FoundCommit]:
+    for record in records:
+        try:
+            commit = msgspec.msgpack.decode(record.head, type=JournaledCommit)
+        except msgspec.MsgspecError as error:
+            raise journal.damaged(f"cannot be read: {error}") from error
+        yield FoundCommit(commit, commit.frames_of(record))
+
+
+def _checked(journal: Journal, header: record_log.Record, spec: ChannelSpec) -> ChannelSpec:
+    try:
+        version, raw = msgspec.msgpack.decode(header.head, type=tuple[str, msgspec.Raw])
+        # What has happened is to follow by the same rules again.
+        if version != _version():
+            problem = f"was written by version {version} of this library, and this is {_version()}"
+            # What those saved is not read any more, either.
+            too_old = version.endswith(("rules 1", "rules 2"))
+            what_to_do = "save what it holds with that one, and restore it with this one"
+            raise journal.damaged(
+                f"{problem}; {'let what it holds be taken with that one' if too_old else what_to_do}"
+            )
+        known = msgspec.msgpack.decode(raw, type=ChannelSpec)
+    except msgspec.MsgspecError as error:
+        raise journal.damaged("is not the journal of a channel of this version") from error
+    if spec.max_bytes is None:
+        spec = msgspec.structs.replace(spec, max_bytes=known.max_bytes)
+    differences = known.differences(spec)
+    if differences:
+        raise journal.damaged(f"is of a channel that was created with {differences}")
+    return spec
+
+
+def header_of(spec: ChannelSpec) -> bytes:
+    """Return the header of a journal."""
+    return msgspec.msgpack.encode((_version(), spec))
+
+
+def _version() -> str:
+    try:
+        version = metadata.version("rlinf-scheduler")
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    return f"{version}, rules {RULES}"
 
 
 class _Frames:

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rlinf_scheduler.channel import control_wire, durable_wire, wire
-from rlinf_scheduler.channel.durable_wire import FAILURE, HEARD, NOTICE, REQUEST, StreamEnvelope
+from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.directory import DirectoryClient, Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -29,8 +28,9 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request, decode_head
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.durable import streams
+from rlinf_scheduler.durable.streams import FAILURE, HEARD, NOTICE, REQUEST, Stream, StreamEnvelope
 from rlinf_scheduler.errors import ChannelLost, CommError, CommTimeout, NotServed, PeerDied, PeerNotFound
-from rlinf_scheduler.queueing.streams import Stream
 
 logger = Reporter(__name__)
 
@@ -116,7 +116,7 @@ class ReconnectingTransport:
         """Hear responses from now on; `on_lost` is called if the server is found to be gone for good."""
         self._on_responses, self._on_lost = on_responses, on_lost
         self._messenger.unserve(self._told)
-        self._messenger.serve(self._told, self._hear, durable_wire.Told | durable_wire.Left)
+        self._messenger.serve(self._told, self._hear, streams.OfServer)
         self._messenger.on_peer_lost(self._on_peer_lost)
         self._messenger.stay_while(self._is_busy)
         self._look()
@@ -272,7 +272,7 @@ class ReconnectingTransport:
             self._send(number, message)
 
     def _send(self, number: int, message: _Message) -> None:
-        said = durable_wire.Said(number, self._stream.heard, message.envelope, message.waits)
+        said = streams.Said(number, self._stream.heard, message.envelope, message.waits)
         self._messenger.notify(self._server, self._service, said, message.frames, snapshot=False)
 
     def _is_busy(self) -> bool:
@@ -296,8 +296,8 @@ class ReconnectingTransport:
     def _hear(self, request: Request) -> None:
         if request.peer_id != self._server.process_id:
             return
-        told: durable_wire.Told | durable_wire.Left = request.head
-        if isinstance(told, durable_wire.Left):
+        told: streams.OfServer = request.head
+        if isinstance(told, streams.Left):
             self._on_left(told)
             return
         self._stream.confirm(told.heard)
@@ -339,11 +339,11 @@ class ReconnectingTransport:
 
     def _look(self) -> None:
         """Ask the process that is thought to hold the channel."""
-        question = durable_wire.FindServer(
+        question = streams.FindServer(
             self._messenger.endpoint, self._stream.heard, self._begun, self._transport
         )
         server = self._server
-        asked = self._messenger.request(server, self._service, question, reply_type=durable_wire.Found)
+        asked = self._messenger.request(server, self._service, question, reply_type=streams.Found)
         asked.add_done_callback(partial(self._on_found, server))
 
     def _on_found(self, server: Endpoint, asked: Promise[Reply]) -> None:
@@ -354,7 +354,7 @@ class ReconnectingTransport:
             self._was_deleted = isinstance(error, NotServed)
             self._seek()
             return
-        found: durable_wire.Found = asked.result(0).head
+        found: streams.Found = asked.result(0).head
         if found.lost:
             self._lose("it gave this process up: it was not heard of for too long")
             return
@@ -373,7 +373,7 @@ class ReconnectingTransport:
         for aside in self._take_asides():
             self._send_aside(aside)
 
-    def _on_left(self, left: durable_wire.Left) -> None:
+    def _on_left(self, left: streams.Left) -> None:
         if left.returns:
             self._on_gone(left.reason)
         else:

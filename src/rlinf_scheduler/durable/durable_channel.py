@@ -10,20 +10,29 @@ from typing import Any
 import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.checkpoint import SavedChannel
-from rlinf_scheduler.channel.features import FEATURES, record_of, resume
-from rlinf_scheduler.channel.features.checkpoints import restore
+from rlinf_scheduler.channel.clients import KnownClient
+from rlinf_scheduler.channel.features import FEATURES
+from rlinf_scheduler.channel.features.ends import EndsFeature
 from rlinf_scheduler.channel.features.explain import ExplainFeature, watch_channel
-from rlinf_scheduler.channel.found_journal import FoundCommit, FoundJournal, header_of
-from rlinf_scheduler.channel.journal import Journal, NewJournal
-from rlinf_scheduler.channel.journal_records import write_snapshot
-from rlinf_scheduler.channel.journaled import WriteAheadRuntime
+from rlinf_scheduler.channel.features.leases import LeasesFeature
+from rlinf_scheduler.channel.features.successors import ProducersFeature, SubscriptionsFeature
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.durable.journal import Journal, NewJournal
+from rlinf_scheduler.durable.journal_records import (
+    FoundCommit,
+    FoundJournal,
+    LoadedSnapshot,
+    ServerRecord,
+    header_of,
+    write_snapshot,
+)
+from rlinf_scheduler.durable.journaled import WriteAheadRuntime
 from rlinf_scheduler.errors import ChannelLost
+from rlinf_scheduler.queueing.snapshot import ripening
 from rlinf_scheduler.queueing.stats import ChannelStats
 from rlinf_scheduler.session import Session
 
@@ -110,12 +119,12 @@ class DurableChannel:
         """Which process this is, of those that have held the channel; 1 is the first."""
         return self._runtime.epoch
 
-    def begin(self, found: FoundJournal, saved: SavedChannel | None = None) -> None:
+    def begin(self, found: FoundJournal, restore: Callable[[ChannelServer], None] | None = None) -> None:
         """Begin with what its journal has been written whole with, if there is anything; `recover` is to follow.
 
         Args:
             found: what the journal says.
-            saved: a checkpoint to begin with; then that is nothing.
+            restore: has the server hold a checkpoint; then the journal is empty.
         """
         snapshot = found.snapshot
         if snapshot is not None:
@@ -123,10 +132,10 @@ class DurableChannel:
         beside = self._session.messenger
         self._server = ChannelServer(self._runtime, self.spec, FEATURES, beside)
         self._server.on_stopped = self._on_deleted
-        if saved is not None:
-            restore(self._server, saved)
+        if restore is not None:
+            restore(self._server)
         if snapshot is not None:
-            resume(self._server, snapshot)
+            _resume(self._server, snapshot)
             self._runtime.resume_timers(snapshot.world.timers)
 
     def recover(self, commits: deque[FoundCommit]) -> None:
@@ -270,7 +279,7 @@ class DurableChannel:
         if self._server is None:
             return lambda: (b"", [])
         world, said = self._runtime.look()
-        snapshot, server = self._server.state.snapshot(), record_of(self._server)
+        snapshot, server = self._server.state.snapshot(), _record_of(self._server)
         return partial(write_snapshot, snapshot, server, world, said)
 
     def _write(self, snapshot: Callable[[], tuple[bytes, Iterable[Buffer]]], since: int) -> None:
@@ -314,3 +323,28 @@ class DurableChannel:
         else:
             self._is_writing = False
             self._growth.succeed(self._journal.snapshot_bytes)
+
+
+def _record_of(server: ChannelServer) -> ServerRecord:
+    """Return what a server knows besides its queues, between two turns."""
+    leases, ends = server.find(LeasesFeature), server.find(EndsFeature)
+    since = None if ends is None else ends.since
+    return ServerRecord(
+        server.feature(ProducersFeature).producers.copy(),
+        {} if leases is None else leases.dues,
+        None if since is None else [(*delivery, began) for delivery, began in since.items()],
+        {client: (known.endpoint, known.name) for client, known in server.clients.items()},
+    )
+
+
+def _resume(server: ChannelServer, snapshot: LoadedSnapshot) -> None:
+    """Let a server that is new go on with what another one knew."""
+    producers, dues, since, clients = snapshot.server
+    server.state.restore(snapshot.state, snapshot.items)
+    server.clients |= {client: KnownClient(client, *about) for client, about in clients.items()}
+    server.feature(LeasesFeature).resume(dues)
+    server.feature(ProducersFeature).resume(producers)
+    server.feature(SubscriptionsFeature).resume()
+    if since is not None:
+        server.feature(EndsFeature).begin({(client, ticket): began for client, ticket, began in since})
+    server.carry_out(ripening(server.state.queues))

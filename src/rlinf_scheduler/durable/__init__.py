@@ -1,0 +1,1 @@
+"""What outlives processes: durable channels with their journals, and checkpoints."""
