@@ -96,6 +96,39 @@ class GroupLaunched:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupResized:
+    """A group has grown or shrunk: calls go to `new_ranks` from now on.
+
+    Attributes:
+        epoch: how often it was resized.
+        took_s: how long that took, in seconds.
+        why: who wanted it.
+    """
+
+    group: str
+    old_ranks: tuple[int, ...]
+    new_ranks: tuple[int, ...]
+    epoch: int
+    took_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankDrained:
+    """A rank has left its group; its process has ended.
+
+    Attributes:
+        took_s: how long it took to finish what it had, in seconds.
+        forced: it had not finished in time, or died meanwhile.
+    """
+
+    group: str
+    rank: int
+    took_s: float
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStarted:
     """One rank has finished `__init__`; `devices` are the accelerators that it sees, by UUID where that is known.
 
@@ -284,6 +317,8 @@ Event = (
     | NodeResponsive
     | TransportFellBack
     | GroupLaunched
+    | GroupResized
+    | RankDrained
     | WorkerStarted
     | WorkerLost
     | WorkerReturned

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf_scheduler.planning import PackedPlacementStrategy, Topology
-from rlinf_scheduler.worker.home import Moves
+from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.processes import Processes
 from rlinf_scheduler.worker.supervision import groups_of

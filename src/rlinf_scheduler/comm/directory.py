@@ -442,7 +442,7 @@ class DirectoryClient:
         self._ask(Register(Entry(name, endpoint, info or {}), again))
 
     def register_async(
-        self, entry: Entry, claims: Sequence[str] = (), *, succeeds: bool = False
+        self, entry: Entry, claims: Sequence[str] = (), *, succeeds: bool = False, again: bool = False
     ) -> Promise[Reply]:
         """The future of registering an entry, and further names of its process; all of them or none.
 
@@ -450,8 +450,9 @@ class DirectoryClient:
             entry: see above.
             claims: those names.
             succeeds: of a worker below another: a process that has the name has ended, as is known here.
+            again: as of `register`.
         """
-        return self._request(Register(entry, False, tuple(claims), succeeds))
+        return self._request(Register(entry, again, tuple(claims), succeeds))
 
     def unregister(self, name: str) -> None:
         """Take out `name`, which this process has; nothing happens if it is not there or another's."""

@@ -17,6 +17,7 @@ boundaries through pickle unchanged.
     ├── LaunchError                         a worker group did not come up
     │   ├── GroupExists
     │   ├── DeviceHeld                      somebody else has devices that it is placed on
+    │   ├── ResizeError                     it does not grow, or shrink
     │   └── LaunchTimeout (TimeoutError)
     ├── WorkerError                         a worker's method raised
     │   └── WorkerDied                      a worker's process is gone

@@ -112,6 +112,10 @@ class LaunchError(SchedulerError):
         return "\n".join([f"group '{self.group}': {self.problem}", *(f"  {line}" for line in self.details)])
 
 
+class ResizeError(LaunchError):
+    """A group does not grow, or shrink: `problem` says why, and what has changed all the same, if anything has."""
+
+
 class GroupExists(LaunchError):
     """A group or a channel of that name is there already."""
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from rlinf_scheduler.addresses import WorkerAddress
-from rlinf_scheduler.comm import Buffer, decode
+from rlinf_scheduler.comm import Buffer, Request, decode
 from rlinf_scheduler.comm.directory import RETURNS
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.forking import children_end_here
@@ -63,7 +63,7 @@ from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.proc import birth_of
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, set_current
-from rlinf_scheduler.session.membership import Death, GroupMembership
+from rlinf_scheduler.session.membership import Death, Draining, GroupMembers, GroupMembership
 from rlinf_scheduler.wording import clock_text
 
 # Ray sets the vendor's mask from the GPUs that a process asks of it; ours are decided by the placement. For processes
@@ -143,6 +143,8 @@ class Hosting:
         messenger.connect(self._spec.home)  # to be told of its end
         messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
         messenger.serve(protocol.FINISH, lambda _request: self.calls.finish(), None)
+        messenger.serve(protocol.DRAIN, self._on_drain, protocol.Drain)
+        self.session.members.on_change.append(self._on_members)
         watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
         try:
             assignment, frames = self._report_start(self._reserved_port())
@@ -161,7 +163,7 @@ class Hosting:
 
     def _reserved_port(self) -> int:
         """The group's port for rendezvous; 0 on other ranks than the first."""
-        if self._spec.rank != 0:
+        if not self._spec.reserves_port:
             return 0
         try:
             port = ReservedPort(wanted=self._spec.master_port, ports=self._spec.ports)
@@ -217,13 +219,13 @@ class Hosting:
             return None
 
     def _made_ready(self, worker: Any, assignment: Assignment) -> Any:
-        """The worker; one that comes back has got what it needs.
+        """The worker; one that comes back or joins has got what it needs.
 
         Raises:
             ClusterError: it says that it is not ready.
         """
         method = assignment.ready_when
-        if assignment.num_restarts and method:
+        if (assignment.num_restarts or assignment.members.epoch) and method:
             self._enter(protocol.CATCHING_UP)
             with children_end_here():
                 is_ready = self.calls.completed(getattr(worker, method)())
@@ -252,16 +254,17 @@ class Hosting:
             self.session.provide(Role, dataclasses.replace(role, hardware=tuple(views)))
 
     def _become(self, assignment: Assignment, topology: Buffer) -> None:
+        members = assignment.members
         os.environ.update(assignment.environment)
         info = WorkerInfo(
             address=self._address,
-            world_size=assignment.members.world_size,
+            world_size=members.world_size,
             placement=assignment.placement,
             node_ip=self._spec.node_ip,
             hostname=platform.node(),
             pid=os.getpid(),
-            master_address=assignment.master_address,
-            master_port=assignment.master_port,
+            master_address=members.master_address,
+            master_port=members.master_port,
             num_restarts=assignment.num_restarts,
             seed=assignment.seed,
         )
@@ -270,8 +273,10 @@ class Hosting:
         if assignment.settings:
             self.session.provide(JobSettings, pickle.loads(assignment.settings))
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
-        place = GroupMembership(assignment.members, assignment.launched_ns, self._address.rank)
+        place = GroupMembership(members, assignment.launched_ns, self._address.rank)
         self.session.provide(GroupMembership, place)
+        if members.group in self.session.members.known:  # it was told of them before it had a place
+            self._on_members(self.session.members.known[members.group])
         if self._spec.emulates_network:
             of_room("emulation.arrivals:emulate_network")(self.session, assignment.placement.node_rank)
         set_current(self.session)
@@ -312,6 +317,17 @@ class Hosting:
         told.result(timeout=self._spec.timeout_s)
 
     # -- the I/O thread --------------------------------------------------------------------------
+
+    def _on_drain(self, notice: Request) -> None:
+        self.session.service(Draining).began.set_result(notice.head.why)
+        self.calls.finish()
+
+    def _on_members(self, members: GroupMembers) -> None:
+        """A group was resized."""
+        place = self.session.fact(GroupMembership)
+        is_ours = place is not None and members.group == place.group and place.rank in members
+        if place is not None and is_ours and members.version > place.members.version:
+            self.session.provide(GroupMembership, place._replace(members=members))
 
     def _leave_without(self, process_id: str) -> None:
         why = self.session.messenger.peers.why_lost(process_id)

@@ -24,6 +24,7 @@ CANCEL = "worker.cancel"
 NEXT = "worker.next_value"
 STOP = "worker.stop"
 FINISH = "worker.finish"
+DRAIN = "worker.drain"
 
 # Progress of a rank, in order.
 STARTING = "starting"
@@ -76,6 +77,12 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 # What hosts tell the launch that they belong to, which serves it under its own name.
 HostReport: TypeAlias = HostStarted | Progress
+
+
+class Drain(msgspec.Struct, frozen=True, array_like=True):
+    """A notice for the service DRAIN: the rank takes no more work, finishes what it has, and ends; `why` says why."""
+
+    why: str
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
@@ -199,6 +206,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         sys_path: the launching process's import path, for modules that lie beside its script.
         log_level: the lowest level of log lines that somebody wants to see.
         timeout_s: how long the whole launch may take, in seconds.
+        reserves_port: it is the first of its group, and has the group's port for rendezvous.
         registers_itself: the worker makes its name known; otherwise the host does, before it constructs the worker.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         unresponsive_after_s: how long this one may be stopped or stuck before it is dead, in seconds; None: for ever.
@@ -223,6 +231,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     sys_path: tuple[str, ...]
     log_level: int
     timeout_s: float
+    reserves_port: bool = False
     registers_itself: bool = False
     node_id: str = ""
     unreachable_after_s: float = GRACE_S
@@ -246,13 +255,11 @@ class Assignment(msgspec.Struct, frozen=True):
         members: the ranks of its group.
         environment: variables to set before the user's code is imported.
         max_concurrency: how many calls may run at a time.
-        master_address: rank 0's node.
-        master_port: rank 0's port for rendezvous.
         hardware: what the worker finds in `self.hardware`.
         units: the declared pieces among it, to be checked before the worker is constructed.
         num_restarts: how many processes had its place before.
         returns: whether another process may take its place if this one dies.
-        ready_when: the method that a rank that comes back runs before it is called; "" for none.
+        ready_when: the method that a rank that comes back or joins runs before it is called; "" for none.
         seed: of its random numbers.
         seeds_generators: the process's generators are seeded with it.
         settings: the job's `JobSettings`, pickled; empty where they say nothing.
@@ -264,8 +271,6 @@ class Assignment(msgspec.Struct, frozen=True):
     members: GroupMembers
     environment: dict[str, str]
     max_concurrency: int
-    master_address: str
-    master_port: int
     hardware: tuple[object, ...] = ()
     units: tuple[HardwareUnit, ...] = ()
     num_restarts: int = 0

@@ -155,6 +155,19 @@ _SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
             f"{event.group}: {counted(event.num_workers, 'rank')} launched in {seconds_text(event.took_s)}"
         ),
     ),
+    told.GroupResized: (
+        INFO,
+        lambda event: (
+            f"{event.group}: {event.why}: {counted(len(event.new_ranks), 'rank')} after {len(event.old_ranks)}"
+        ),
+    ),
+    told.RankDrained: (
+        INFO,
+        lambda event: (
+            f"{event.group}:{event.rank} has left after {seconds_text(event.took_s)}"
+            f"{', by force' if event.forced else ''}"
+        ),
+    ),
     told.WorkerLost: (ERROR, _of_rank("was lost")),
     told.WorkerReturned: (
         INFO,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count as numbers_from
+from types import MappingProxyType
 
 from rlinf_scheduler.errors import PlacementError
 from rlinf_scheduler.planning.record import Placement
@@ -17,7 +20,11 @@ _MAX_TOLD = 8
 
 
 def moved(
-    placement: Placement, topology: Topology, gone: Collection[int], used: Collection[tuple[int, int]]
+    placement: Placement,
+    topology: Topology,
+    gone: Collection[int],
+    used: Collection[tuple[int, int]],
+    crowd: Mapping[int, int] = MappingProxyType({}),
 ) -> Placement:
     """The placement on another node: the first that has enough in the same node group.
 
@@ -26,6 +33,7 @@ def moved(
         topology: the nodes with their groups, those that are gone among them.
         gone: the ranks of nodes on which nothing can be started.
         used: accelerators that others have: their nodes' ranks, and their indices there.
+        crowd: how many processes a node has, by its rank: of those with enough, one with the fewest is taken.
 
     Raises:
         PlacementError: there is no such node; the text says what each lacks.
@@ -43,7 +51,7 @@ def moved(
     bare = not placement.has_accelerators
     table = ResourceTable(topology, labels, nodes_only=bare)
     lacks: list[str] = []
-    for row in table.rows:
+    for row in sorted(table.rows, key=lambda row: crowd.get(row.node_rank, 0)):
         found = _free_in(row, placement, topology, gone, used)
         if isinstance(found, str):
             lacks.append(f"node {row.node_rank}: {found}")
@@ -56,6 +64,59 @@ def moved(
     wanted = "a node" if bare else counted(len(placement.local_hardware_ranks), _kind(placement, topology))
     rest = f"; and {len(lacks) - _MAX_TOLD} more" if len(lacks) > _MAX_TOLD else ""
     raise PlacementError(f"no node has {wanted} free for it: {'; '.join(lacks[:_MAX_TOLD])}{rest}")
+
+
+def grown(
+    beside: Sequence[Placement],
+    count: int,
+    topology: Topology,
+    gone: Collection[int],
+    used: Collection[tuple[int, int]],
+) -> list[Placement]:
+    """Places for further processes of a component, each with as much of the same kind as its last one has.
+
+    Args:
+        beside: where its processes are.
+        count: how many more.
+        topology, gone, used: as of `moved`.
+
+    Raises:
+        PlacementError: there are not so many.
+
+    >>> from rlinf_scheduler.planning import Topology
+    >>> topology = Topology.parse("2x4")
+    >>> beside = FlexiblePlacementStrategy([[0, 1]]).get_placement(topology)
+    >>> [(each.node_rank, each.local_hardware_ranks) for each in grown(beside, 2, topology, (), {(0, 0), (0, 1)})]
+    [(1, (0, 1)), (0, (2, 3))]
+    """
+    used, crowd, found = set(used), Counter(each.node_rank for each in beside), list[Placement]()
+    for index in range(count):
+        try:
+            place = moved(beside[-1], topology, gone, used, crowd)
+        except PlacementError as error:
+            there = f"{index} of {counted(count, 'further process', 'es')} would have a place; "
+            raise PlacementError(f"{there}{error}") from error
+        crowd[place.node_rank] += 1
+        used.update((place.node_rank, device) for device in place.local_hardware_ranks)
+        found.append(place)
+    return found
+
+
+def joined(
+    placements: Sequence[Placement], numbers: Sequence[int], beside: Sequence[Placement]
+) -> list[Placement]:
+    """The placements of further ranks of a group, with these numbers, beside those that it has."""
+    nodes = {each.node_rank: each.placement_node_rank for each in beside}
+    taken = {(each.node_rank, each.local_rank) for each in beside}
+    size = Counter(each.node_rank for each in (*beside, *placements))
+    found: list[Placement] = []
+    for number, place in zip(numbers, placements, strict=True):
+        node = nodes.setdefault(place.node_rank, max(nodes.values(), default=-1) + 1)
+        local = next(each for each in numbers_from() if (place.node_rank, each) not in taken)
+        taken.add((place.node_rank, local))
+        there = replace(place, rank=number, placement_node_rank=node)
+        found.append(replace(there, local_rank=local, local_world_size=size[place.node_rank]))
+    return found
 
 
 def _free_in(

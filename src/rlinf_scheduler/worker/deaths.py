@@ -77,6 +77,7 @@ class Deaths:
         self.away: dict[int, str] = {}
         self.stopping = False
         self._on_failure = on_failure
+        self._left: set[int] = set()
         # Of the dead, those with whom the whole group ends.
         self._fatal: set[int] = set()
         # Of those away, those about whom nobody has said yet what it means.
@@ -96,7 +97,7 @@ class Deaths:
 
     def on_exit(self, rank: int, reason: str) -> Consequences:
         """A rank's process has ended: Ray says so."""
-        if self.stopping or rank in self.dead or rank in self.away:
+        if self.stopping or rank in self.dead or rank in self.away or rank in self._left:
             return NOTHING
         lost = WorkerLost(self.group, rank, reason.partition("\n")[0])
         if self.may_return:
@@ -117,7 +118,7 @@ class Deaths:
 
     def on_restart(self, rank: int, reason: str) -> Consequences:
         """Somebody wants another process in a rank's place, be it dead or alive."""
-        if self.stopping:
+        if self.stopping or rank in self._left:
             return NOTHING
         if rank in self.away:
             return self._coming_back(rank, anew=self.are_one) if self._decide(rank) else NOTHING
@@ -156,9 +157,21 @@ class Deaths:
 
     def give_up(self, rank: int, reason: str, *, fatal: bool = True) -> Consequences:
         """A rank that was away does not come back."""
+        if rank in self._left:
+            return NOTHING
         ends_calls = self._die(rank, reason, fatal=fatal)
         self.away.pop(rank, None)
         return Consequences(ends_calls=ends_calls)
+
+    def on_resized(self, ranks: Sequence[int]) -> None:
+        """The group has these ranks from now on: the end of one that left, dead or alive, means nothing any more."""
+        self._left = (self._left | set(self.ranks)) - set(ranks)
+        self.ranks = tuple(ranks)
+        for rank in self._left:
+            self._undecided.discard(rank)
+            self._fatal.discard(rank)
+            self.away.pop(rank, None)
+            self.dead.pop(rank, None)
 
     def on_return(self, rank: int) -> None:
         """Another process has taken a rank's place."""

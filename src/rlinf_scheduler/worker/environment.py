@@ -9,17 +9,15 @@ from rlinf_scheduler.hardware.vendors import visibility_settings
 from rlinf_scheduler.host.info import SEED_VARIABLE
 from rlinf_scheduler.planning import Node, Placement
 from rlinf_scheduler.planning.environments import LAUNCH_VARIABLES
+from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.worker.torch_devices import device_index
 
 
 def rank_environment(
     placement: Placement,
     *,
-    group: str,
-    world_size: int,
+    members: GroupMembers,
     node: Node,
-    master_address: str,
-    master_port: int,
     seed: int,
     set_by_group: Collection[str] = (),
 ) -> dict[str, str]:
@@ -32,22 +30,19 @@ def rank_environment(
 
     Args:
         placement: where the rank runs and what it sees.
-        group: its group's name.
-        world_size: how many ranks the group has.
+        members: the ranks of its group.
         node: the node it runs on.
-        master_address: the address of rank 0's node.
-        master_port: a port that rank 0 has reserved there.
         seed: of its random numbers.
         set_by_group: the variables that its node groups set: those for renderers stay as they say.
     """
     rendezvous = (
-        placement.rank,
-        world_size,
+        members.place_of(placement.rank),
+        members.world_size,
         device_index(placement),
         placement.local_world_size,
         placement.placement_node_rank,
-        master_address,
-        master_port,
+        members.master_address,
+        members.master_port,
     )
     return {
         **dict(zip(LAUNCH_VARIABLES, map(str, rendezvous), strict=True)),
@@ -57,7 +52,7 @@ def rank_environment(
             for name, value in render_settings(placement, node).items()
             if name not in set_by_group
         },
-        "RLINF_GROUP": group,
+        "RLINF_GROUP": members.group,
         SEED_VARIABLE: str(seed),
         "RLINF_WORKER_LOCAL_RANK": str(placement.local_rank),
         "RLINF_WORKER_NODE_RANK": str(placement.node_rank),

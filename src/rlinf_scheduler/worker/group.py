@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from types import TracebackType
@@ -22,11 +22,12 @@ from rlinf_scheduler.errors import (
 from rlinf_scheduler.host.protocol import CallKind
 from rlinf_scheduler.keywords import checked_deadline, checked_seconds, explains_calls
 from rlinf_scheduler.observe.why import WITHIN_S, RankStack, stacks_of
-from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.planning import Placement, PlacementStrategy
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.call import Call, CallAgain
 from rlinf_scheduler.worker.group_calls import GroupCalls, RankHealth
+from rlinf_scheduler.worker.order import Growth, Shrinkage
 from rlinf_scheduler.worker.result import GroupResult
 from rlinf_scheduler.worker.signatures import (
     LIBRARY,
@@ -36,6 +37,7 @@ from rlinf_scheduler.worker.signatures import (
     is_users_method,
     kind_of,
     public_methods,
+    ready_method,
     unsendable,
 )
 from rlinf_scheduler.worker.stream import GroupStream, StreamCall, ValueCell
@@ -49,6 +51,8 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 # How many values of a stream a rank may have computed ahead.
 PREFETCH = 2
 RESTART_TIMEOUT_S = 120.0
+GROW_TIMEOUT_S = 120.0
+DRAIN_S = 30.0
 # How often a second a profile looks.
 RATE_HZ = 100.0
 
@@ -409,6 +413,71 @@ class WorkerGroup(Generic[T]):
         if rank not in self._selected:
             raise PlacementError(f"restart({rank}): {self!r} is a view without that rank")
         self._shared.restart(rank, limit_s)
+
+    def grow(
+        self,
+        num_workers: int | None = None,
+        *,
+        placement: PlacementStrategy | str | Mapping[str, Any] | None = None,
+        reuse: bool = False,
+        timeout_s: float = GROW_TIMEOUT_S,
+        ready_when: Callable[[T], object] | str | None = None,
+    ) -> tuple[int, ...]:
+        """Start further ranks; returns when they are ready, and calls of the group go to them from then on.
+
+        Args:
+            num_workers: how many, on free devices of the kind that its ranks have, or where fewest of its ranks run.
+            placement: where instead, as a config or a launch says it; devices may be shared with other groups.
+            reuse: take numbers again of ranks that have left; else no number is used twice.
+            timeout_s: how long it may take, in seconds.
+            ready_when: a method without arguments, or its name, that they run before they are called, to fetch the
+                weights, say; None: what the launch said.
+
+        Returns:
+            Their numbers.
+
+        Raises:
+            ConfigError: an argument is not what is said above, or this is a view of some of the ranks.
+            PlacementError: there is no place for them.
+            DeviceHeld, NodeLost, LaunchError, LaunchTimeout: as of a launch; nothing has changed then.
+            ResizeError: it cannot be; nothing has changed then, unless it says so.
+            WorkerDied: the group has ended.
+        """
+        self._check_whole("grow()")
+        limit_s, method = (
+            checked_seconds("timeout_s", timeout_s),
+            ready_method(self._worker_class, ready_when),
+        )
+        return self._shared.grow(Growth(num_workers, placement, bool(reuse), limit_s, method).checked())
+
+    def shrink(
+        self,
+        num_workers: int | None = None,
+        *,
+        ranks: Sequence[int] | None = None,
+        drain_s: float = DRAIN_S,
+    ) -> tuple[int, ...]:
+        """Let ranks leave: no call goes to them any more, what they have they finish, then they end.
+
+        Args:
+            num_workers: how many, the highest ones.
+            ranks: these, instead.
+            drain_s: how long they may take, in seconds; what has not finished then is ended by force.
+
+        Returns:
+            Their numbers.
+
+        Raises:
+            ConfigError: an argument is not what is said above.
+            PlacementError: the group has no such rank, or this is a view of some of the ranks.
+            ResizeError: none would be left, or it cannot be; nothing has changed then, unless it says so.
+            WorkerDied: the group has ended.
+        """
+        self._check_whole("shrink()")
+        wanted = Shrinkage(
+            num_workers, None if ranks is None else tuple(ranks), checked_seconds("drain_s", drain_s)
+        )
+        return self._shared.shrink(wanted.checked())
 
     def terminate(self) -> None:
         """End every rank: after the call that it runs now, or after two seconds by force.

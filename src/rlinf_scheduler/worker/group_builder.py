@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.comm.directory import WORLD_SIZE
-from rlinf_scheduler.errors import CallArgumentError, ConfigError
+from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.host.info import check_detached, checked_seed, keeps_elsewhere
 from rlinf_scheduler.host.protocol import WorkerFactory
 from rlinf_scheduler.keywords import checked_seconds, explains_arguments
@@ -27,7 +27,7 @@ from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.home import check_launches, launch_by_name, launch_group
 from rlinf_scheduler.worker.order import GroupOrder, LaunchOptions, RestartLimit
-from rlinf_scheduler.worker.signatures import check_arguments, check_method, encoded_factory, kind_of
+from rlinf_scheduler.worker.signatures import check_arguments, encoded_factory, ready_method
 
 T = TypeVar("T")
 GroupT_co = TypeVar("GroupT_co", bound=WorkerGroup[Any], covariant=True)
@@ -247,22 +247,3 @@ def may_move(wanted: object) -> bool:
     if wanted not in (None, *_PLACES):
         raise ConfigError(f"restart_on={wanted!r}: it is one of {', '.join(map(repr, _PLACES))}")
     return wanted == "any"
-
-
-def ready_method(worker_class: type, wanted: Callable[..., object] | str | None) -> str:
-    """The name of the method that `ready_when` gives; "" for none.
-
-    Raises:
-        ConfigError: the class has none of that name, or it cannot be called so.
-    """
-    if wanted is None:
-        return ""
-    name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", repr(wanted))
-    try:
-        check_method(worker_class, name)
-        check_arguments(worker_class, name, (), {})
-    except (AttributeError, CallArgumentError) as error:
-        raise ConfigError(f"ready_when={name!r}: {error}") from error
-    if kind_of(worker_class, name) == "stream":
-        raise ConfigError(f"ready_when={name!r}: it is a method that returns, and no generator")
-    return name

@@ -19,7 +19,7 @@ from rlinf_scheduler.comm import Endpoint
 from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import LAUNCH, RESULT, Wait
-from rlinf_scheduler.errors import CommError, PeerDied, WorkerDied
+from rlinf_scheduler.errors import CommError, PeerDied, PlacementError, ResizeError, WorkerDied
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.process_stats import Activity
 from rlinf_scheduler.observe.reasons import Stall, tell_stall
@@ -29,6 +29,7 @@ from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.worker.call import Call, Target
 from rlinf_scheduler.worker.deaths import Deaths, Policy
+from rlinf_scheduler.worker.order import Growth, Shrinkage
 from rlinf_scheduler.worker.result import GroupResult
 
 UNREAD_GRACE_S = 3.0
@@ -88,6 +89,7 @@ class GroupCalls(ABC, Generic[RankT]):
         members: the ranks that it has now: calls go to these.
         ranks: their processes, and those of ranks that leave until they have ended, by number. Replaced as a whole at
             each change: other threads iterate over it. A rank that comes back is another one here.
+        left: why each rank is no member any more that was one, and when it left.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class GroupCalls(ABC, Generic[RankT]):
         self.name = members.group
         self.members = members
         self.ranks: Mapping[int, RankT] = {rank.address.rank: rank for rank in ranks}
+        self.left: dict[int, str] = {}
         self.on_failure = on_failure
         self.stall_after_s = stall_after_s
         self._deaths = Deaths(members.group, on_failure, members.ranks)
@@ -126,6 +129,25 @@ class GroupCalls(ABC, Generic[RankT]):
     @abstractmethod
     def shutdown(self, timeout_s: float | None) -> None:
         """End every process once it has answered the calls that it has got; what is left at the deadline is killed."""
+
+    def grow(self, growth: Growth) -> tuple[int, ...]:
+        """Start further ranks, and return their numbers when they are ready.
+
+        Raises:
+            ResizeError: it cannot be, or is not here to decide.
+        """
+        raise self._not_resizable("grow")
+
+    def shrink(self, shrinkage: Shrinkage) -> tuple[int, ...]:
+        """Let ranks finish what they have and end, and return their numbers when they have ended.
+
+        Raises:
+            ResizeError: it cannot be, or is not here to decide.
+        """
+        raise self._not_resizable("shrink")
+
+    def _not_resizable(self, what: str) -> ResizeError:
+        return ResizeError(self.name, f"it does not {what}: it is no group of workers that was launched here")
 
     def stop_beside(self) -> None:
         """As `stop`, in a thread of its own; from any thread, the I/O thread too."""
@@ -184,8 +206,20 @@ class GroupCalls(ABC, Generic[RankT]):
 
     def next_target(self, address: WorkerAddress) -> Target | None:
         """Where a call is sent again whose rank died; None if that does not come back."""
-        comes_back = self._deaths.may_return and address.rank not in self._deaths.dead
+        is_gone = address.rank in self._deaths.dead or address.rank in self.left
+        comes_back = self._deaths.may_return and not is_gone
         return self.target(address.rank) if comes_back and not self._deaths.stopping else None
+
+    def _take_members(self, members: GroupMembers, why_left: str) -> None:
+        """The group has these members from now on; on the I/O thread."""
+        for rank in self.members.ranks:
+            if rank not in members:
+                self.left[rank] = why_left
+                for call in self._pending:
+                    call.refuse(self._death_in(call, rank, why_left))
+        self.left = {rank: why for rank, why in self.left.items() if rank not in members}
+        self._deaths.on_resized(members.ranks)
+        self.members = members
 
     @property
     def are_one(self) -> bool:
@@ -211,7 +245,15 @@ class GroupCalls(ABC, Generic[RankT]):
             raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")
 
     def check_alive(self, wanted: Sequence[int]) -> None:
-        """Raise WorkerDied if a call to these ranks cannot succeed."""
+        """Make sure that a call to these ranks can succeed.
+
+        Raises:
+            WorkerDied: it cannot: one is gone, with whom it ends.
+            PlacementError: one is no member of the group any more.
+        """
+        for rank in wanted:
+            if rank in self.left and not self._deaths.stopping:
+                raise PlacementError(f"group '{self.name}' has no rank {rank}: {self.left[rank]}")
         refusal = self._deaths.refusal(wanted, self.session.failure or TERMINATED)
         if refusal is not None:
             raise refusal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,15 +20,16 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import CommError, ConfigError, GroupExists, LaunchError, NameTaken
 from rlinf_scheduler.events import GroupLaunched
 from rlinf_scheduler.host.info import Role, group_entry, job_topology
-from rlinf_scheduler.planning import Placement, Topology
-from rlinf_scheduler.planning.moving import moved
+from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session, SideBySide
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.launch import Recipe, start_ranks
+from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.order import GroupOrder
 from rlinf_scheduler.worker.processes import LaunchedRank, Processes, devices_of
-from rlinf_scheduler.worker.supervision import Supervision, groups_of
+from rlinf_scheduler.worker.resizable_group import ResizableGroup
+from rlinf_scheduler.worker.supervision import Supervision
 
 # An interrupted thread waits so long for the answer that comes, and whoever lets a name go until it is free.
 _INTERRUPTED_S = _FREED_S = 1.0
@@ -65,7 +65,7 @@ def launch_group(
         give_back()
         raise
     session.bus.emit(GroupLaunched(name, len(ranks), time.monotonic() - began, recipe.seed))
-    group = Supervision(session, recipe.members, ranks, options, partial(_launch_successors, session, recipe))
+    group = ResizableGroup(session, recipe, ranks, partial(_launch_successors, session, recipe))
     group.give_back = give_back
     return group
 
@@ -93,7 +93,7 @@ def _launch_successors(
     """
     watch, moves = session.service(NodeWatch), session.service(Moves)
     if anew:
-        recipe.master_address, recipe.master_port = "", 0
+        recipe.meets_at("", 0)
         launched_ns = max(time.time_ns(), recipe.launched_ns + 1)  # clocks are set back
         recipe.members = structs.replace(recipe.members, launched_ns=launched_ns)
     placements: list[Placement] = []
@@ -103,8 +103,8 @@ def _launch_successors(
             if recipe.options.moves and placement.node_rank in watch.states.lost:
                 topology = recipe.options.topology or job_topology(session)
                 placement = moves.begin(recipe.name, placement, topology)
-                if placement.rank == 0:  # where the group meets from now on
-                    recipe.master_address = ""
+                if placement.rank == recipe.members.ranks[0]:  # where the group meets from now on
+                    recipe.meets_at("", recipe.members.master_port)
             placements.append(placement)
         watch.check({placement.node_rank for placement in placements})
         nodes = job_topology(session).nodes
@@ -115,78 +115,6 @@ def _launch_successors(
         for placement in placements:
             moves.give_up(recipe.name, placement)
         raise
-
-
-class Moves:
-    """The moves of a process's groups; a service of its session. Used by threads that bring ranks back.
-
-    Args:
-        session: of the process that launched them.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        # One at a time: what one rank gets the next one does not. The I/O thread never waits for it.
-        self._lock = threading.Lock()
-        # By group and rank: where it is going, and what gives back the devices that were taken for it.
-        self._places: dict[tuple[str, int], tuple[Placement, Callable[[], None]]] = {}
-
-    def begin(self, group: str, placement: Placement, topology: Topology) -> Placement:
-        """Where a rank goes; the job has the devices there.
-
-        Args:
-            group: its group.
-            placement: where it was.
-            topology: what the group was placed on, with its node groups.
-
-        Raises:
-            PlacementError: no other node has what it needs.
-            DeviceHeld: others have just taken it.
-            ClusterError: Ray does not say what others have.
-        """
-        nodes = job_topology(self._session).nodes
-        processes = self._session.service(Processes)
-        with self._lock:
-            self._forget_ended()
-            gone = list(self._session.service(NodeWatch).states.lost)
-            used = processes.held_elsewhere() | self._used()
-            found = moved(placement, replace(topology, nodes=nodes), gone, used)
-            give_back = processes.reserve(group, devices_of([found], nodes), 0.0)
-            _, give_back_before = self._places.get((group, placement.rank), (None, None))
-            self._places[group, placement.rank] = found, give_back
-        if give_back_before is not None:  # it has moved before: that node is gone, too
-            give_back_before()
-        return found
-
-    def give_up(self, group: str, placement: Placement) -> None:
-        """A rank could not be started where it was to go; nothing happens if it was not to move there."""
-        found, give_back = self._places.get((group, placement.rank), (None, None))
-        if found is placement and give_back is not None:
-            del self._places[group, placement.rank]
-            give_back()
-
-    def forget(self, group: str) -> None:
-        """A group has ended: give back what its ranks had where they went."""
-        for each in [each for each in list(self._places) if each[0] == group]:
-            _, give_back = self._places.pop(each, (None, None))
-            if give_back is not None:
-                give_back()
-
-    def _forget_ended(self) -> None:
-        living = {group.name for group in groups_of(self._session)}
-        for group in {name for name, _ in list(self._places)} - living:
-            self.forget(group)
-
-    def _used(self) -> set[tuple[int, int]]:
-        groups = list(groups_of(self._session))
-        placements = [rank.placement for group in groups for rank in group.ranks.values()]
-        placements += [found for found, _ in list(self._places.values())]
-        return {
-            (each.node_rank, index)
-            for each in placements
-            if each.has_accelerators
-            for index in each.local_hardware_ranks
-        }
 
 
 def check_launches(session: Session) -> None:

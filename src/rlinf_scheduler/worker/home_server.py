@@ -25,7 +25,7 @@ from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names
-from rlinf_scheduler.worker.home import Moves, free_name, launch_group
+from rlinf_scheduler.worker.home import free_name, launch_group
 from rlinf_scheduler.worker.home_wire import (
     ATTACH,
     DESCRIBE,
@@ -55,6 +55,7 @@ from rlinf_scheduler.worker.home_wire import (
     RestartRank,
     StopJob,
 )
+from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.order import GroupOrder
 from rlinf_scheduler.worker.supervision import Supervision, groups_of, stop_groups

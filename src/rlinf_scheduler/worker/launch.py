@@ -9,6 +9,8 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -102,10 +104,8 @@ class Recipe:
 
     Attributes:
         name, factory, options: see above.
-        members: its ranks as they are now.
+        members: its ranks as they are now; where they meet, once they have been started.
         seed: what its ranks' seeds are derived from.
-        master_address: rank 0's node, once it has been started.
-        master_port: the group's port for rendezvous, likewise.
     """
 
     def __init__(
@@ -121,7 +121,6 @@ class Recipe:
         self.members = GroupMembers(name, tuple(ranks), launched_ns=time.time_ns())
         self.factory = factory
         self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed
-        self.master_address, self.master_port = "", 0
         topology = options.topology or job_topology(session)
         self.environments = EnvironmentTable(topology.node_groups, path_merge_of(os.environ))
         self.hardware = HardwareTable(topology)
@@ -130,6 +129,25 @@ class Recipe:
     def launched_ns(self) -> int:
         """When it was launched."""
         return self.members.launched_ns
+
+    def meets_at(self, address: str, port: int) -> None:
+        """Let the ranks meet there; "" and 0: where the first of them is started next."""
+        self.members = structs.replace(self.members, master_address=address, master_port=port)
+
+    def joined_by(self, members: GroupMembers, timeout_s: float, ready_when: str) -> Recipe:
+        """The same for ranks that join: when they are there these are the members.
+
+        Args:
+            members: see above.
+            timeout_s: how long the start may take, in seconds.
+            ready_when: as of `LaunchOptions`; "": as the group was launched.
+        """
+        recipe = copy(self)
+        recipe.members = members
+        recipe.options = replace(
+            self.options, timeout_s=timeout_s, ready_when=ready_when or self.options.ready_when
+        )
+        return recipe
 
     def seed_of(self, rank: int) -> int:
         """The seed of a rank, and of its successor."""
@@ -349,7 +367,7 @@ class _Launch:
         rank.progress = protocol.RUNNING
         rank.report = request
         if started.port:
-            self._recipe.master_port = started.port
+            self._recipe.meets_at(self._recipe.members.master_address, started.port)
         self._turns.end(self._node_of(rank.placement).ip, rank)
         self._not_started -= 1
         if self._not_started == 0:
@@ -440,7 +458,8 @@ class _Launch:
             unresponsive_after_s=self._options.unresponsive_after_s,
             log_folder=self._log_folder,
             library_level=self._options.library_level,
-            master_port=self._recipe.master_port,
+            reserves_port=rank.address.rank == self._recipe.members.ranks[0],
+            master_port=self._recipe.members.master_port,
             detached_job=self._detached_job,
             extension=extension_named(),
             replaces_rlinf=face_is_wanted(),
@@ -478,11 +497,10 @@ class _Launch:
     def _assign(self) -> None:
         """Every rank has a process: tell each what it is."""
         recipe = self._recipe
-        if not recipe.master_address:
-            recipe.master_address = self._node_of(self._ranks[0].placement).ip
-        recipe.members = structs.replace(
-            recipe.members, master_address=recipe.master_address, master_port=recipe.master_port
-        )
+        if not recipe.members.master_address:
+            first = self._node_of(self._ranks[0].placement).ip
+            recipe.meets_at(first, recipe.members.master_port)
+        members = recipe.members
         topology = packed_topology(self._bare_topology)
         told = job_settings(self._session)
         settings = pickle.dumps(told) if told != JobSettings() else b""
@@ -490,20 +508,15 @@ class _Launch:
             assignment = Assignment(
                 placement=rank.placement,
                 node=self._node_of(rank.placement),
-                members=recipe.members,
+                members=members,
                 environment=rank_environment(
                     rank.placement,
-                    group=self._name,
-                    world_size=recipe.members.world_size,
+                    members=members,
                     node=self._node_of(rank.placement),
                     set_by_group=dict(recipe.environments.of(rank.placement).env_vars),
-                    master_address=recipe.master_address,
-                    master_port=recipe.master_port,
                     seed=recipe.seed_of(rank.address.rank),
                 ),
                 max_concurrency=self._options.max_concurrency,
-                master_address=recipe.master_address,
-                master_port=recipe.master_port,
                 hardware=recipe.hardware.views_of(rank.placement),
                 units=recipe.hardware.units_of(rank.placement),
                 num_restarts=rank.num_restarts,

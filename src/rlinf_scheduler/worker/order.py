@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
+from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.comm import Buffer
-from rlinf_scheduler.planning import Placement, Topology
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.planning import Placement, PlacementStrategy, Topology
 from rlinf_scheduler.worker.deaths import MAX_RESTARTS, RETURNING, WITHIN_S, Policy
 
 
@@ -65,6 +69,72 @@ class LaunchOptions:
     def returns(self) -> bool:
         """Whether a rank that dies may come back."""
         return self.on_failure in RETURNING or callable(self.on_failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """That a group is to grow.
+
+    Attributes:
+        num_workers: by how many ranks; None: as many as `placement` makes.
+        placement: where they run, with devices that other groups of the job may have; None: on free ones of the kind
+            that the group has.
+        reuse: numbers of ranks that have left are taken again.
+        timeout_s: how long it may take, in seconds.
+        ready_when: the method that they run before they are called; "": that of the launch.
+    """
+
+    num_workers: int | None = None
+    placement: PlacementStrategy | str | Mapping[str, Any] | None = None
+    reuse: bool = False
+    timeout_s: float = 120.0
+    ready_when: str = ""
+
+    def checked(self) -> Self:
+        """It, if it can be meant.
+
+        Raises:
+            ConfigError: it says how many ranks twice, or not at all, or that is no number.
+        """
+        if (self.num_workers is None) == (self.placement is None):
+            raise ConfigError("grow(): it takes `num_workers`, or a `placement`, which says how many")
+        _check_number(self.num_workers)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Shrinkage:
+    """That ranks of a group are to leave it.
+
+    Attributes:
+        num_workers: so many, the highest.
+        ranks: these.
+        drain_s: how long they may take to finish what they have, in seconds.
+        why: who wants it, in a phrase; "": as its call is written.
+    """
+
+    num_workers: int | None = None
+    ranks: tuple[int, ...] | None = None
+    drain_s: float = 30.0
+    why: str = ""
+
+    def checked(self) -> Self:
+        """It, if it can be meant.
+
+        Raises:
+            ConfigError: as of `Growth`.
+        """
+        if (self.num_workers is None) == (self.ranks is None):
+            raise ConfigError("shrink(): it takes `num_workers`, or `ranks`")
+        _check_number(self.num_workers)
+        if self.ranks is not None and (not self.ranks or None in map(whole_number, self.ranks)):
+            raise ConfigError(f"ranks={list(self.ranks)}: these are numbers of ranks, one at least")
+        return self
+
+
+def _check_number(num_workers: int | None) -> None:
+    if num_workers is not None and whole_number(num_workers, lowest=1) is None:
+        raise ConfigError(f"num_workers={num_workers!r}: it is a whole number from 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,6 +73,22 @@ class HostProcess(Protocol):
         """End it now; nothing happens if it is gone."""
 
 
+class GiveBack(Protocol):
+    """Gives devices back that a launch counts on."""
+
+    def __call__(self, devices: Set[tuple[str, str]] | None = None, /) -> None:
+        """Give back these, by their nodes' ids and their names, or (None) all; once, from any thread."""
+
+
+@dataclass(eq=False, slots=True)
+class _Reserved:
+    """Devices of a launch: what Ray gave for it, all of them, and those that it counts on still."""
+
+    taken: Sequence[PlacementGroup]
+    all: frozenset[tuple[str, str]]
+    relied: set[tuple[str, str]]
+
+
 class Processes:
     """Starts the processes of the groups that a session launches; a service of it."""
 
@@ -91,7 +107,7 @@ class Processes:
         # How many launches count on each device, whichever of them took it.
         self._relied: Counter[tuple[str, str]] = Counter()
         # What was taken by launches that count on it no more, with the devices; others do.
-        self._unused: list[tuple[Sequence[PlacementGroup], set[tuple[str, str]]]] = []
+        self._unused: list[tuple[Sequence[PlacementGroup], frozenset[tuple[str, str]]]] = []
         # Variables, by the node's id.
         self._lack: dict[str, Mapping[str, str]] = {}
         if session.home == session.messenger.endpoint:
@@ -112,8 +128,8 @@ class Processes:
         devices: Mapping[int, Sequence[str]],
         wait_s: float,
         given_up: Promise[None] | None = None,
-    ) -> Callable[[], None]:
-        """Hold accelerators for the job until it ends; gives what gives them back before, once, from any thread.
+    ) -> GiveBack:
+        """Hold accelerators for the job until it ends; gives what gives them back before, from any thread.
 
         Args:
             group: for whom; its name is told to a launch that is refused.
@@ -137,9 +153,9 @@ class Processes:
         try:
             taken = self._wait_for(group, [each for each in wanted if each.resource], wait_s, given_up)
         except BaseException:
-            self._give_back((), relied)
+            self._give_back(_Reserved((), frozenset(relied), relied))
             raise
-        return partial(self._give_back, taken, relied)
+        return partial(self._give_back, _Reserved(taken, frozenset(relied), relied))
 
     def held_elsewhere(self) -> set[tuple[int, int]]:
         """The accelerators that others hold: their nodes' ranks, and their indices there.
@@ -156,12 +172,15 @@ class Processes:
             if name in self._nodes[ranks[hold.node_id]].accelerator_names
         }
 
-    def _give_back(self, taken: Sequence[PlacementGroup], relied: set[tuple[str, str]]) -> None:
-        """Give back what a launch took, as soon as no other group of the job counts on it."""
+    def _give_back(self, reserved: _Reserved, devices: Set[tuple[str, str]] | None = None) -> None:
+        """Give back what a launch took, or some of it, as soon as nobody else in the job counts on what was taken."""
         with self._changing:
-            self._relied -= Counter(relied)
-            if taken:
-                self._unused.append((taken, relied))
+            given = reserved.relied & (reserved.relied if devices is None else devices)
+            reserved.relied -= given
+            self._relied -= Counter(given)
+            if reserved.taken:
+                self._unused.append((reserved.taken, reserved.all))
+                reserved.taken = ()
             for each in list(self._unused):
                 if not each[1] & self._relied.keys():
                     self._unused.remove(each)
@@ -276,6 +295,12 @@ def devices_of(placements: Sequence[Placement], nodes: Sequence[Node]) -> dict[i
         if placement.has_accelerators:
             used.setdefault(placement.node_rank, set()).update(placement.local_hardware_ranks)
     return {rank: [nodes[rank].accelerator_names[i] for i in sorted(used[rank])] for rank in sorted(used)}
+
+
+def device_names(placement: Placement, nodes: Sequence[Node]) -> set[tuple[str, str]]:
+    """The accelerators of one rank, by its node's id and their names."""
+    ((rank, names),) = devices_of([placement], nodes).items() or [(0, [])]
+    return {(nodes[rank].node_id, name) for name in names}
 
 
 def _refusal(wait_s: float) -> str:

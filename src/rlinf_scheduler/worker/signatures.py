@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from rlinf_scheduler.comm import Buffer, encode
-from rlinf_scheduler.errors import CallArgumentError, CodecError
+from rlinf_scheduler.errors import CallArgumentError, CodecError, ConfigError
 from rlinf_scheduler.host.protocol import CallKind, WorkerFactory
 from rlinf_scheduler.keywords import keyword_hint
 from rlinf_scheduler.wording import nearest_name, no_attribute
@@ -282,3 +282,22 @@ def _only_names(method: Method) -> bool:
 
 def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
+
+
+def ready_method(worker_class: type, wanted: Callable[..., object] | str | None) -> str:
+    """The name of the method that `ready_when` gives; "" for none.
+
+    Raises:
+        ConfigError: the class has none of that name, or it cannot be called so.
+    """
+    if wanted is None:
+        return ""
+    name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", repr(wanted))
+    try:
+        check_method(worker_class, name)
+        check_arguments(worker_class, name, (), {})
+    except (AttributeError, CallArgumentError) as error:
+        raise ConfigError(f"ready_when={name!r}: {error}") from error
+    if kind_of(worker_class, name) == "stream":
+        raise ConfigError(f"ready_when={name!r}: it is a method that returns, and no generator")
+    return name

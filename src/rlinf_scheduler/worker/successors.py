@@ -117,6 +117,13 @@ class Successors:
         overs = [each.over for each in earlier]
         self._session.messenger.run_beside(self._bring_back, attempt, overs)
 
+    def give_up(self, rank: int) -> Promise[None] | None:
+        """A rank that is away is not wanted; what is done when nothing of it is left, None if it is not away."""
+        attempt = self._attempts.get(rank)
+        if attempt is not None:
+            attempt.given_up.set_result(None)
+        return self.awaited(rank)
+
     def awaited(self, rank: int) -> Promise[None] | None:
         """What is done when a rank that is away is back or given up; None if it is not away."""
         attempt = self._attempts.get(rank)

@@ -36,7 +36,7 @@ from rlinf_scheduler.worker.deaths import (
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.order import LaunchOptions
-from rlinf_scheduler.worker.processes import LaunchedRank, Processes
+from rlinf_scheduler.worker.processes import GiveBack, LaunchedRank, Processes
 from rlinf_scheduler.worker.successors import StartSuccessors, Successors
 
 STOP_GRACE_S = 2.0
@@ -71,7 +71,7 @@ class Supervision(GroupCalls[LaunchedRank]):
     ) -> None:
         super().__init__(session, members, ranks, options.on_failure, options.stall_after_s)
         self.ended: Promise[None] = Promise()
-        self.give_back: Callable[[], None] | None = None
+        self.give_back: GiveBack | None = None
         self.on_change: list[Callable[[int | None], None]] = []
         self._has_left = False
         self._successors = Successors(
@@ -149,6 +149,8 @@ class Supervision(GroupCalls[LaunchedRank]):
 
     def _with_call(self, rank: LaunchedRank, reason: str) -> str:
         """Why a rank is gone, with what it was at."""
+        if rank.address.rank in self.left:
+            reason = f"{self.left[rank.address.rank]}; {reason}"
         first, newline, more = reason.partition("\n")
         was_at = self._pending.end_of(rank.address.rank)
         return f"{first}, {was_at}{newline}{more}" if was_at else reason
@@ -210,6 +212,8 @@ class Supervision(GroupCalls[LaunchedRank]):
 
     def _on_return(self, ranks: Sequence[LaunchedRank], away_s: float) -> bool:
         """Other processes have taken the places of ranks; whether they are wanted."""
+        if any(rank.address.rank in self.left for rank in ranks):
+            return False
         self.ranks = {**self.ranks, **{rank.address.rank: rank for rank in ranks}}
         if self._deaths.stopping:  # looked at afterwards: who stops the group looks at the ranks after that
             return False
@@ -233,6 +237,8 @@ class Supervision(GroupCalls[LaunchedRank]):
             return
         first = reason.partition("\n")[0]
         for number in numbers:
+            if number in self.left:
+                continue
             self.session.bus.emit(WorkerGivenUp(self.name, number, first))
             self._obey(self._deaths.give_up(number, reason), self.ranks[number], reason)
             self._stay_away(number, reason)
@@ -329,6 +335,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         if self.session.failure:  # nobody knows how long it takes to end the processes
             self.session.messenger.submit(self._end_all_calls)
         self._successors.stop()
+        self._stop_resizing()
         if self._deaths.may_return:  # not any more
             for rank in self.ranks.values():
                 self.session.directory.give_up_async(str(rank.address), "its group was terminated")
@@ -364,11 +371,18 @@ class Supervision(GroupCalls[LaunchedRank]):
             self._kill(rank)
         wait([rank.exited for rank in self._living() if not rank.gone.done()], KILLED_WITHIN_S)
         self._successors.wait_stopped(ANSWER_TIMEOUT_S)
+        self._wait_resized(ANSWER_TIMEOUT_S)
         self.session.messenger.submit(self._leave)
         if self.session.messenger.why_closed:  # what is handed over after that may not be looked at any more
             groups_of(self.session).discard(self)
             self.ended.set_result(None)
         self.ended.wait(ANSWER_TIMEOUT_S)
+
+    def _stop_resizing(self) -> None:
+        """The group is being ended: a resize that goes on is given up."""
+
+    def _wait_resized(self, timeout_s: float) -> None:
+        """After that, wait until what it has started is gone."""
 
     def _kill(self, rank: LaunchedRank) -> None:
         if self._node_watch.headless:  # it is told by its connection, when this process leaves the job

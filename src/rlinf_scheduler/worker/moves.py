@@ -1,0 +1,124 @@
+"""Where ranks are that are not where their launch put them, and the devices that were taken for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.host.info import job_topology
+from rlinf_scheduler.planning import Placement, Topology
+from rlinf_scheduler.planning.moving import moved
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.processes import Processes, device_names, devices_of
+from rlinf_scheduler.worker.supervision import groups_of
+
+
+class Moves:
+    """The moves of a process's groups; a service of its session. Used by threads that bring ranks back.
+
+    Args:
+        session: of the process that launched them.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # One at a time: what one rank gets the next one does not. The I/O thread never waits for it.
+        self._lock = threading.Lock()
+        # By group and rank: where it is going, and what gives back the devices that were taken for it.
+        self._places: dict[tuple[str, int], tuple[Placement, Callable[[], None]]] = {}
+
+    def begin(self, group: str, placement: Placement, topology: Topology) -> Placement:
+        """Where a rank goes; the job has the devices there.
+
+        Args:
+            group: its group.
+            placement: where it was.
+            topology: what the group was placed on, with its node groups.
+
+        Raises:
+            PlacementError: no other node has what it needs.
+            DeviceHeld: others have just taken it.
+            ClusterError: Ray does not say what others have.
+        """
+        nodes = job_topology(self._session).nodes
+        processes = self._session.service(Processes)
+        with self._lock:
+            self._forget_ended()
+            gone = list(self._session.service(NodeWatch).states.lost)
+            used = processes.held_elsewhere() | self._used()
+            found = moved(placement, replace(topology, nodes=nodes), gone, used)
+            give_back = processes.reserve(group, devices_of([found], nodes), 0.0)
+            _, give_back_before = self._places.get((group, placement.rank), (None, None))
+            self._places[group, placement.rank] = found, give_back
+        if give_back_before is not None:  # it has moved before: that node is gone, too
+            give_back_before()
+        return found
+
+    def place(
+        self,
+        group: str,
+        find: Callable[[Collection[int], Collection[tuple[int, int]]], list[Placement]],
+        given_up: Promise[None],
+    ) -> list[Placement]:
+        """Where further ranks of a group are to run; the job has the devices there.
+
+        Args:
+            group: its name.
+            find: makes the placements, given the ranks of the nodes that are gone, and the accelerators that are used.
+            given_up: done when nobody wants them any more.
+
+        Raises:
+            PlacementError: `find` does.
+            DeviceHeld, ClusterError: as of `begin`.
+        """
+        nodes = job_topology(self._session).nodes
+        processes, watch = self._session.service(Processes), self._session.service(NodeWatch)
+        with self._lock:
+            self._forget_ended()
+            found = find(list(watch.states.lost), processes.held_elsewhere() | self._used())
+            watch.check({each.node_rank for each in found})
+            give_back = processes.reserve(group, devices_of(found, nodes), 0.0, given_up)
+            for each in found:
+                give_back_own = partial(give_back, device_names(each, nodes))
+                self._places[group, each.rank] = each, give_back_own
+        return found
+
+    def leave(self, group: str, rank: int) -> None:
+        """A rank has left its group: give back what it had, if it moved there or joined there."""
+        _, give_back = self._places.pop((group, rank), (None, None))
+        if give_back is not None:
+            give_back()
+
+    def give_up(self, group: str, placement: Placement) -> None:
+        """A rank could not be started where it was to go; nothing happens if it was not to move there."""
+        found, give_back = self._places.get((group, placement.rank), (None, None))
+        if found is placement and give_back is not None:
+            del self._places[group, placement.rank]
+            give_back()
+
+    def forget(self, group: str) -> None:
+        """A group has ended: give back what its ranks had where they went."""
+        for each in [each for each in list(self._places) if each[0] == group]:
+            _, give_back = self._places.pop(each, (None, None))
+            if give_back is not None:
+                give_back()
+
+    def _forget_ended(self) -> None:
+        living = {group.name for group in groups_of(self._session)}
+        for group in {name for name, _ in list(self._places)} - living:
+            self.forget(group)
+
+    def _used(self) -> set[tuple[int, int]]:
+        groups = list(groups_of(self._session))
+        placements = [rank.placement for group in groups for rank in group.ranks.values()]
+        placements += [found for found, _ in list(self._places.values())]
+        return {
+            (each.node_rank, index)
+            for each in placements
+            if each.has_accelerators
+            for index in each.local_hardware_ranks
+        }
