@@ -73,17 +73,21 @@ class ForkedProcess:
 
 
 class ForkedProcesses(Processes):
-    """Starts them; `started` has them all. If it `watches`, their ends are told, as Ray mostly does."""
+    """Starts them; `started` has them all. If it `watches`, their ends are told, as Ray mostly does.
+
+    `on_start` is called with each.
+    """
 
     process_class = ForkedProcess
 
     def __init__(self):
         self.started = []
         self.watches = True
+        self.on_start = lambda: None
 
     def reserve(self, group, devices, wait_s, given_up=None):
         """No other job is there."""
-        return lambda: None
+        return lambda *_: None
 
     def held_elsewhere(self):
         """Nor has it anything."""
@@ -92,6 +96,7 @@ class ForkedProcesses(Processes):
     def start(self, node_id, environment):
         del node_id
         self.started.append(self.process_class(environment, self.watches))
+        self.on_start()
         return self.started[-1]
 
 

@@ -11,6 +11,7 @@ from rlinf.scheduler import (
     Topology,
 )
 from rlinf_scheduler.planning import Node
+from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.worker.environment import rank_environment
 
 VENDORS = {
@@ -28,11 +29,10 @@ def environments(strategy, where=MASKED, vendor="simulated", **options):
     return [
         rank_environment(
             placement,
-            group="rollout",
-            world_size=len(placements),
+            members=GroupMembers(
+                "rollout", tuple(range(len(placements))), master_address="10.0.0.1", master_port=1234
+            ),
             node=Node(num_accelerators=8, accelerator_type=vendor),
-            master_address="10.0.0.1",
-            master_port=1234,
             seed=17,
         )
         for placement in placements
@@ -107,11 +107,8 @@ def test_renderers_use_the_ranks_own_accelerator_unless_its_node_group_says_othe
     node = Node(num_accelerators=2, accelerator_type="NVIDIA", egl_devices=(1, 0))
     (_, second) = PackedPlacementStrategy(0, 1).get_placement(Topology((node,)))
     given = {
-        "group": "env",
-        "world_size": 2,
+        "members": GroupMembers("env", (0, 1), master_address="10.0.0.1", master_port=1),
         "node": node,
-        "master_address": "10.0.0.1",
-        "master_port": 1,
         "seed": 1,
     }
     assert rank_environment(second, **given)["MUJOCO_EGL_DEVICE_ID"] == "0"

@@ -83,7 +83,7 @@ def test_a_view_of_a_group_has_the_names_of_the_class_too(greedy):
     assert wait(shared.restart()) == [("restart", 5, 0), ("restart", 6, 1)]
     assert wait(WorkerGroup.plain(shared).act()) == [5, 7]
     assert wait(WorkerGroup.retrying(greedy).act(1)) == [1, 2]
-    with pytest.raises(PlacementError, match=r"shutdown\(\) ends all 2 ranks of 'greedy'"):
+    with pytest.raises(PlacementError, match=r"shutdown\(\) is for all 2 ranks of 'greedy'"):
         WorkerGroup.shutdown(last)
     assert isinstance(shared, WorkerGroup)
     assert "WorkerGroup('greedy', 2 x Greedy" in repr(greedy)

@@ -50,11 +50,11 @@ def moved(
         raise PlacementError(f"a {placement.hardware_type} is on one node only: nothing takes its place")
     bare = not placement.has_accelerators
     table = ResourceTable(topology, labels, nodes_only=bare)
-    lacks: list[str] = []
+    lacks: dict[int, str] = {}
     for row in sorted(table.rows, key=lambda row: crowd.get(row.node_rank, 0)):
         found = _free_in(row, placement, topology, gone, used)
         if isinstance(found, str):
-            lacks.append(f"node {row.node_rank}: {found}")
+            lacks[row.first] = f"node {row.node_rank}: {found}"
             continue
         strategy = (
             NodePlacementStrategy(found, labels) if bare else FlexiblePlacementStrategy([found], labels)
@@ -62,8 +62,9 @@ def moved(
         (there,) = strategy.get_placement(topology, isolate_gpu=placement.isolate_gpu)
         return replace(there, rank=placement.rank, placement_node_rank=placement.placement_node_rank)
     wanted = "a node" if bare else counted(len(placement.local_hardware_ranks), _kind(placement, topology))
+    told = [lacks[first] for first in sorted(lacks)][:_MAX_TOLD]
     rest = f"; and {len(lacks) - _MAX_TOLD} more" if len(lacks) > _MAX_TOLD else ""
-    raise PlacementError(f"no node has {wanted} free for it: {'; '.join(lacks[:_MAX_TOLD])}{rest}")
+    raise PlacementError(f"no node has {wanted} free for it: {'; '.join(told)}{rest}")
 
 
 def grown(

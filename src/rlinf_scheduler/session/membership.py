@@ -74,6 +74,16 @@ class GroupMembers(msgspec.Struct, frozen=True, array_like=True):
         """How many ranks there are."""
         return len(self.ranks)
 
+    @property
+    def in_words(self) -> str:
+        """Which ranks there are, e.g. "ranks 0 to 3"."""
+        first, last = self.ranks[0], self.ranks[-1]
+        if len(self.ranks) == 1:
+            return f"rank {first} only"
+        if last - first + 1 == len(self.ranks):
+            return f"ranks {first} to {last}"
+        return f"ranks {', '.join(map(str, self.ranks))}"
+
     def place_of(self, rank: int) -> int:
         """Return a rank's place among them, from 0: its rank in collectives of these ranks.
 

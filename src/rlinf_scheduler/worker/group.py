@@ -24,6 +24,7 @@ from rlinf_scheduler.keywords import checked_deadline, checked_seconds, explains
 from rlinf_scheduler.observe.why import WITHIN_S, RankStack, stacks_of
 from rlinf_scheduler.planning import Placement, PlacementStrategy
 from rlinf_scheduler.rooms import of_room
+from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.call import Call, CallAgain
 from rlinf_scheduler.worker.group_calls import GroupCalls, RankHealth
@@ -114,7 +115,7 @@ class WorkerGroup(Generic[T]):
         self._launched = launched
         self._worker_class = worker_class
         self._world_size = world_size
-        self._selected: tuple[int, ...] = tuple(range(world_size))
+        self._selected: tuple[int, ...] | None = None
         self._retries = False
         self._is_plain = False
 
@@ -143,8 +144,24 @@ class WorkerGroup(Generic[T]):
 
     @property
     def world_size(self) -> int:
-        """How many ranks it has, whatever a view selects."""
-        return self._world_size
+        """How many ranks it has now, whatever a view selects."""
+        return self._members.world_size
+
+    @property
+    def members(self) -> GroupMembers:
+        """The ranks that it has now, whatever a view selects."""
+        return self._members
+
+    @property
+    def _members(self) -> GroupMembers:
+        launched = self._launched
+        if launched.done() and launched.exception(0) is None:
+            return launched.result(0).members
+        return GroupMembers(self._name, tuple(range(self._world_size)))
+
+    @property
+    def _chosen(self) -> tuple[int, ...]:
+        return self._members.ranks if self._selected is None else self._selected
 
     @property
     def placements(self) -> list[Placement]:
@@ -153,8 +170,8 @@ class WorkerGroup(Generic[T]):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that calls go to: all of them, or those of an `execute_on` view."""
-        return self._selected
+        """The ranks that calls go to: those that it has now, or those of an `execute_on` view."""
+        return self._chosen
 
     def execute_on(self, *ranks: int) -> Self:
         """A view whose calls go to these ranks only, in this order; `self` is not changed.
@@ -168,23 +185,22 @@ class WorkerGroup(Generic[T]):
 
     def _on(self, ranks: tuple[int, ...]) -> Self:
         for rank in ranks:
-            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self._world_size:
-                raise PlacementError(
-                    f"group '{self._name}' has ranks 0 to {self._world_size - 1}, not {rank!r}"
-                )
+            if isinstance(rank, bool) or not isinstance(rank, int) or rank not in self._members:
+                raise PlacementError(f"group '{self._name}' has {self._members.in_words}, not {rank!r}")
         if len(set(ranks)) != len(ranks) or not ranks:
             raise PlacementError(f"execute_on{ranks}: name at least one rank, and each once")
         return self._view(ranks)
 
     def __getitem__(self, ranks: int | slice) -> Self:
-        """`group[0:4]`, `group[-1]`: a view whose calls go to these ranks only; `self` is not changed.
+        """A view whose calls go to some: `group[3]` to that rank, `group[-1]` to the last, `group[:4]` to the first 4.
 
         Raises:
             PlacementError: the group has no such rank.
         """
         if isinstance(ranks, slice):
-            return self._on(tuple(range(self._world_size)[ranks]))
-        return self._on((ranks + self._world_size if -self._world_size <= ranks < 0 else ranks,))
+            return self._on(self._members.ranks[ranks])
+        is_from_end = -self._members.world_size <= ranks < 0
+        return self._on((self._members.ranks[ranks] if is_from_end else ranks,))
 
     def scatter(self, *arguments: Sequence[Any], **named: Sequence[Any]) -> Self:
         """A view whose calls give each rank arguments of its own: `group.scatter([a, b, c]).method(common)`.
@@ -200,15 +216,16 @@ class WorkerGroup(Generic[T]):
         """
         columns = {**{f"argument {place}": each for place, each in enumerate(arguments)}, **named}
         for name, column in columns.items():
-            if len(column) != len(self._selected):
+            if len(column) != len(self._chosen):
                 problem = (
-                    f"{name} has {counted(len(column), 'value')} for {counted(len(self._selected), 'rank')}"
+                    f"{name} has {counted(len(column), 'value')} for {counted(len(self._chosen), 'rank')}"
                 )
                 raise CallArgumentError(f"{self._name}.scatter()", problem, "one value a rank")
         view: Self = self._copied_as(ScatteredGroup)
+        vars(view)["_selected"] = self._chosen
         vars(view)["_first"] = tuple(
             (tuple(each[index] for each in arguments), {name: each[index] for name, each in named.items()})
-            for index in range(len(self._selected))
+            for index in range(len(self._chosen))
         )
         return view
 
@@ -219,7 +236,7 @@ class WorkerGroup(Generic[T]):
         have done a part. With "restart_group" all ranks of the call begin it again. A call still ends with WorkerDied
         when a rank does not come back. Streams are not made again.
         """
-        view = self._view(self._selected)
+        view: Self = self._copied_as(WorkerGroup)
         view._retries = True
         return view
 
@@ -308,13 +325,13 @@ class WorkerGroup(Generic[T]):
     def _check_alive(self) -> None:
         shared = self._shared
         shared.session.messenger.check_process()
-        shared.check_alive(self._selected)
+        shared.check_alive(self._chosen)
 
     def _begin(self, method: str, encoded: list[Encoded], kind: CallKind) -> Any:
         """Call a method on the selected ranks, with the same arguments or with one set for each."""
         shared = self._shared
         session = shared.session
-        targets = [shared.target(number) for number in self._selected]
+        targets = [shared.target(number) for number in self._chosen]
         arguments = encoded[0] if len(encoded) == 1 else encoded
         heads = [ValueCell() for _ in targets] if kind == "stream" else []
         call: Call
@@ -346,7 +363,7 @@ class WorkerGroup(Generic[T]):
 
     def health(self) -> list[RankHealth]:
         """How the selected ranks are, as this process knows: it asks nobody and does not wait."""
-        return [self._shared.health(number) for number in self._selected]
+        return [self._shared.health(number) for number in self._chosen]
 
     def stack(self, within_s: float = WITHIN_S) -> list[RankStack]:
         """Where the selected ranks are: the stacks of their threads, also of one that is blocked, in C or otherwise.
@@ -360,7 +377,7 @@ class WorkerGroup(Generic[T]):
             ClusterError: the job's driver does not answer.
         """
         shared = self._shared
-        names = [str(shared.ranks[number].address) for number in self._selected]
+        names = [str(shared.ranks[number].address) for number in self._chosen]
         return stacks_of(shared.session, names, within_s)
 
     def profile(
@@ -387,7 +404,7 @@ class WorkerGroup(Generic[T]):
                 raise ConfigError(f"{name}={value!r}: it is a number above 0")
         shared = self._shared
         file = Path(path if path is not None else f"{self._name.replace('/', '-')}.speedscope.json")
-        ranks = [shared.ranks[number] for number in self._selected]
+        ranks = [shared.ranks[number] for number in self._chosen]
         take = of_room("profiling.sampled:take_profile")
         take(shared.session.messenger, ranks, seconds, rate_hz, file)
         return file
@@ -410,7 +427,7 @@ class WorkerGroup(Generic[T]):
         """
         limit_s = checked_seconds("timeout_s", timeout_s)
         self._on((rank,))
-        if rank not in self._selected:
+        if rank not in self._chosen:
             raise PlacementError(f"restart({rank}): {self!r} is a view without that rank")
         self._shared.restart(rank, limit_s)
 
@@ -512,11 +529,10 @@ class WorkerGroup(Generic[T]):
         self._shared.shutdown(limit_s)
 
     def _check_whole(self, what: str) -> None:
-        if len(self._selected) < self._world_size:
-            problem = (
-                f"{what} ends all {self._world_size} ranks of '{self._name}', and this is a view of some"
-            )
-            ranks = ", ".join(map(str, self._selected))
+        if self._selected is not None and set(self._selected) != set(self._members.ranks):
+            of = f"all {self._members.world_size} ranks of '{self._name}'"
+            problem = f"{what} is for {of}, and this is a view of some"
+            ranks = ", ".join(map(str, self._chosen))
             raise PlacementError(f"{problem} ({ranks}): call it on the group itself")
 
     def __enter__(self) -> Self:
@@ -556,8 +572,9 @@ class WorkerGroup(Generic[T]):
         return sorted({*super().__dir__(), *public_methods(self._worker_class)})
 
     def __repr__(self) -> str:
-        which = "" if len(self._selected) == self._world_size else f", ranks {list(self._selected)}"
-        return f"WorkerGroup({self._name!r}, {self._world_size} x {self._worker_class.__name__}{which})"
+        size = self._members.world_size
+        which = "" if len(self._chosen) == size else f", ranks {list(self._chosen)}"
+        return f"WorkerGroup({self._name!r}, {size} x {self._worker_class.__name__}{which})"
 
 
 class ScatteredGroup(WorkerGroup[T]):

@@ -472,6 +472,7 @@ class _Launch:
 
         def ended(future: concurrent.futures.Future[None]) -> None:
             error = future.exception()
+            rank.came_to_its_end = error is None
             if rank.endpoint is not None and not is_the_end(error):
                 # Its own connection, or its node's silence, will show whether it is; nobody will ask the witness.
                 self._session.messenger.submit(rank.release_witness)

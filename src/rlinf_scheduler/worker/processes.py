@@ -73,7 +73,7 @@ class HostProcess(Protocol):
         """End it now; nothing happens if it is gone."""
 
 
-class GiveBack(Protocol):
+class GivesBack(Protocol):
     """Gives devices back that a launch counts on."""
 
     def __call__(self, devices: Set[tuple[str, str]] | None = None, /) -> None:
@@ -128,7 +128,7 @@ class Processes:
         devices: Mapping[int, Sequence[str]],
         wait_s: float,
         given_up: Promise[None] | None = None,
-    ) -> GiveBack:
+    ) -> GivesBack:
         """Hold accelerators for the job until it ends; gives what gives them back before, from any thread.
 
         Args:
@@ -326,6 +326,7 @@ class LaunchedRank:
         progress: how far its launch has come.
         report: its word that it runs, to be answered with its assignment.
         ended_by: what ended its process by force, since it had not ended in time; "" otherwise.
+        came_to_its_end: its process has ended in order.
         witness: who sees its process end; None where that is on another machine.
     """
 
@@ -342,6 +343,7 @@ class LaunchedRank:
     report: Request | None = None
     witness: Witness | None = None
     ended_by: str = ""
+    came_to_its_end: bool = False
 
     def release_witness(self) -> None:
         """See its end no more; the I/O thread's, as making the witness is."""

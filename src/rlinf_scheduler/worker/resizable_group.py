@@ -323,9 +323,11 @@ class ResizableGroup(Supervision):
                 self._force(rank, resize)
         for rank, end in zip(leaving, ends, strict=True):
             end.wait(KILLED_WITHIN_S)
+            self._kill(rank)  # it has ended its part; Ray keeps the process
+            self._end_by_force(rank)
             self._release(rank)
             took_s = time.monotonic() - began
-            forced = bool(rank.ended_by)
+            forced = not rank.came_to_its_end
             self.session.bus.emit(RankDrained(self.name, rank.address.rank, took_s, forced))
         return numbers
 

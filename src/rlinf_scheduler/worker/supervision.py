@@ -36,7 +36,7 @@ from rlinf_scheduler.worker.deaths import (
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.order import LaunchOptions
-from rlinf_scheduler.worker.processes import GiveBack, LaunchedRank, Processes
+from rlinf_scheduler.worker.processes import GivesBack, LaunchedRank, Processes
 from rlinf_scheduler.worker.successors import StartSuccessors, Successors
 
 STOP_GRACE_S = 2.0
@@ -71,7 +71,7 @@ class Supervision(GroupCalls[LaunchedRank]):
     ) -> None:
         super().__init__(session, members, ranks, options.on_failure, options.stall_after_s)
         self.ended: Promise[None] = Promise()
-        self.give_back: GiveBack | None = None
+        self.give_back: GivesBack | None = None
         self.on_change: list[Callable[[int | None], None]] = []
         self._has_left = False
         self._successors = Successors(

@@ -59,7 +59,7 @@ class WorkerGroup(core.WorkerGroup[T]):
     @property
     def worker_info_list(self) -> list[WorkerRank]:
         """Its ranks, one by one."""
-        return [WorkerRank(self._view((rank,)), rank) for rank in range(self._world_size)]
+        return [WorkerRank(self._view((rank,)), rank) for rank in self._members.ranks]
 
     @property
     def placements(self) -> list[Placement]:  # type: ignore[override]  # a list that nobody else has

@@ -1,0 +1,60 @@
+"""Workers of the tests about groups that grow and shrink; a module of their own, for workers import them by name."""
+
+import os
+import signal
+import threading
+
+from rlinf.scheduler import Worker
+from rlinf_scheduler.session import current_session
+from rlinf_scheduler.session.membership import Draining, GroupMembership
+
+DEADLINE_S = 60.0
+
+
+class Member(Worker):
+    """Says who it is, and whom it knows."""
+
+    def __init__(self, offset=0, fails_from=1 << 30, stays_away_s=0):
+        super().__init__()
+        if self.num_restarts:
+            threading.Event().wait(stays_away_s)
+        self.offset = offset
+        self.let_go = threading.Event()
+        self.is_ready = False
+        if self.rank >= fails_from:
+            raise ValueError(f"rank {self.rank} is not wanted")
+
+    def become_ready(self):
+        self.is_ready = True
+
+    def who(self):
+        return self.rank, os.getpid(), self.offset
+
+    def ready(self):
+        return self.is_ready
+
+    def known(self):
+        """The ranks that this one knows of, and how often they changed."""
+        members = current_session().fact(GroupMembership).members
+        return members.ranks, members.epoch
+
+    def environment(self):
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "MASTER_PORT")
+        return {name: os.environ.get(name) for name in names}
+
+    def hold(self):
+        """Until somebody calls `release`, or the rank leaves."""
+        drained = current_session().service(Draining).began
+        drained.add_done_callback(lambda _: self.let_go.set())
+        assert self.let_go.wait(DEADLINE_S)
+        return self.rank
+
+    def stay(self):
+        """Whatever is asked of it."""
+        assert self.let_go.wait(DEADLINE_S)
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def release(self):
+        self.let_go.set()
