@@ -141,7 +141,9 @@ def test_a_rank_that_is_being_restarted_leaves(forked_job):
 def test_a_rank_that_does_not_start_leaves_nothing_behind_and_its_number_is_not_used_again(forked_job):
     group = launch(forked_job, "fails", 0, 3)
     assert group.grow(1) == (2,)
-    with pytest.raises(LaunchError, match="rank 3 failed in __init__: ValueError: rank 3 is not wanted"):
+    with pytest.raises(
+        LaunchError, match=r"rank [34] failed in __init__: ValueError: rank [34] is not wanted"
+    ):
         group.grow(2)
     assert group.ranks == (0, 1, 2)
     assert ranks_of(group.who().wait(60)) == [0, 1, 2]

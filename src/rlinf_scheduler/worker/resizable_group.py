@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class Resize:
+class WantedResize:
     """A resize that somebody wants.
 
     Attributes:
@@ -97,23 +97,23 @@ class ResizableGroup(Supervision):
         super().__init__(session, recipe.members, ranks, recipe.options, start_successors)
         self._recipe = recipe
         self._resizing = Resizing(recipe.members)
-        self._resizes: dict[Resize, None] = {}
+        self._resizes: dict[WantedResize, None] = {}
 
     # -- who wants it ----------------------------------------------------------------------------
 
     def grow(self, growth: Growth) -> tuple[int, ...]:
         """Start further ranks, and return their numbers when they are ready."""
-        resize = Resize(f"grow({growth.num_workers or growth.placement!r})", growth.timeout_s)
+        resize = WantedResize(f"grow({growth.num_workers or growth.placement!r})", growth.timeout_s)
         return self._order(resize, partial(self._grow, resize, growth))
 
     def shrink(self, shrinkage: Shrinkage) -> tuple[int, ...]:
         """Let ranks finish what they have and end, and return their numbers when they have ended."""
         of = f"ranks={list(shrinkage.ranks)}" if shrinkage.ranks is not None else shrinkage.num_workers
-        resize = Resize(shrinkage.why or f"shrink({of})", shrinkage.drain_s)
+        resize = WantedResize(shrinkage.why or f"shrink({of})", shrinkage.drain_s)
         return self._order(resize, partial(self._shrink, resize, shrinkage))
 
     @awaited(_awaits)
-    def _order(self, resize: Resize, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+    def _order(self, resize: WantedResize, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
         try:
             self.session.messenger.submit(partial(self._on_asked, resize, work))
             resize.over.wait()
@@ -124,7 +124,7 @@ class ResizableGroup(Supervision):
 
     # -- the I/O thread --------------------------------------------------------------------------
 
-    def _on_asked(self, resize: Resize, work: Callable[[], tuple[int, ...]]) -> None:
+    def _on_asked(self, resize: WantedResize, work: Callable[[], tuple[int, ...]]) -> None:
         self._resizes[resize] = None
         if self._resizing.ask(resize):
             resize.turn.set_result(None)
@@ -132,10 +132,10 @@ class ResizableGroup(Supervision):
             resize.given_up.set_result(None)
         self.session.messenger.run_beside(self._run, resize, work)
 
-    def _on_over(self, resize: Resize, set_result: Callable[[], None]) -> None:
+    def _on_over(self, resize: WantedResize, set_result: Callable[[], None]) -> None:
         del self._resizes[resize]
         following = self._resizing.end(resize)
-        if isinstance(following, Resize):
+        if isinstance(following, WantedResize):
             following.turn.set_result(None)
         set_result()
 
@@ -146,7 +146,9 @@ class ResizableGroup(Supervision):
         numbers = self._resizing.numbers(count, reuse=growth.reuse)
         return self._resizing.with_ranks(numbers), numbers
 
-    def _commit_growth(self, after: GroupMembers, ranks: Sequence[LaunchedRank], resize: Resize) -> bool:
+    def _commit_growth(
+        self, after: GroupMembers, ranks: Sequence[LaunchedRank], resize: WantedResize
+    ) -> bool:
         """The group has further ranks; whether they are wanted."""
         if resize.given_up.done():
             return False
@@ -161,12 +163,12 @@ class ResizableGroup(Supervision):
             self._tell(rank.address.rank)
         return True
 
-    def _commit_shrinkage(self, shrinkage: Shrinkage, resize: Resize) -> tuple[int, ...]:
+    def _commit_shrinkage(self, shrinkage: Shrinkage, resize: WantedResize) -> tuple[int, ...]:
         numbers = self._resizing.leavers(shrinkage.num_workers, shrinkage.ranks)
         self._take_resized(self._resizing.without_ranks(numbers), resize)
         return numbers
 
-    def _take_resized(self, after: GroupMembers, resize: Resize) -> None:
+    def _take_resized(self, after: GroupMembers, resize: WantedResize) -> None:
         before = self.members
         # It was launched anew meanwhile, maybe, and meets elsewhere.
         after = structs.replace(self._recipe.members, ranks=after.ranks, epoch=after.epoch)
@@ -208,7 +210,7 @@ class ResizableGroup(Supervision):
         decided.wait(ANSWER_TIMEOUT_S)
         return decided.result(0)
 
-    def _run(self, resize: Resize, work: Callable[[], tuple[int, ...]]) -> None:
+    def _run(self, resize: WantedResize, work: Callable[[], tuple[int, ...]]) -> None:
         try:
             self._wait_for(resize, resize.turn, "its turn: another resize goes on")
             numbers = work()
@@ -220,7 +222,7 @@ class ResizableGroup(Supervision):
         if self.session.messenger.why_closed:  # what is handed over after that may not be looked at any more
             end()
 
-    def _wait_for(self, resize: Resize, step: Promise[Any], what: str) -> None:
+    def _wait_for(self, resize: WantedResize, step: Promise[Any], what: str) -> None:
         """Wait for a step of a resize.
 
         Raises:
@@ -237,7 +239,7 @@ class ResizableGroup(Supervision):
             late = f"it waited for {what} until its deadline, {seconds_text(resize.limit_s)}"
             raise ResizeError(self.name, f"{resize.operation}: {late}; nothing has changed")
 
-    def _grow(self, resize: Resize, growth: Growth) -> tuple[int, ...]:
+    def _grow(self, resize: WantedResize, growth: Growth) -> tuple[int, ...]:
         resize.waits_for = "its new ranks"
         made = self._placed(growth)
         count = len(made) or growth.num_workers or 0
@@ -257,7 +259,7 @@ class ResizableGroup(Supervision):
         self.session.members.tell(self.members).wait(_HEARD_S)
         return numbers
 
-    def _join(self, after: GroupMembers, ranks: Sequence[LaunchedRank], resize: Resize) -> None:
+    def _join(self, after: GroupMembers, ranks: Sequence[LaunchedRank], resize: WantedResize) -> None:
         """Let the group have further ranks.
 
         Raises:
@@ -307,7 +309,7 @@ class ResizableGroup(Supervision):
                 self.session.deaths.declare(death)
             self._kill(rank)
 
-    def _shrink(self, resize: Resize, shrinkage: Shrinkage) -> tuple[int, ...]:
+    def _shrink(self, resize: WantedResize, shrinkage: Shrinkage) -> tuple[int, ...]:
         numbers = self._decide(partial(self._commit_shrinkage, shrinkage, resize))
         self.session.members.tell(self.members).wait(_HEARD_S)
         began = time.monotonic()
@@ -331,7 +333,7 @@ class ResizableGroup(Supervision):
             self.session.bus.emit(RankDrained(self.name, rank.address.rank, took_s, forced))
         return numbers
 
-    def _drain(self, rank: LaunchedRank, resize: Resize) -> None:
+    def _drain(self, rank: LaunchedRank, resize: WantedResize) -> None:
         name, why = str(rank.address), self.left[rank.address.rank]
         self.session.directory.give_up_async(name, why)
         if rank.endpoint is not None:
@@ -341,7 +343,7 @@ class ResizableGroup(Supervision):
         """What is done when each of these ranks has ended; on the I/O thread."""
         return [self._successors.give_up(rank.address.rank) or rank.gone for rank in leaving]
 
-    def _force(self, rank: LaunchedRank, resize: Resize) -> None:
+    def _force(self, rank: LaunchedRank, resize: WantedResize) -> None:
         rank.ended_by = f"{resize.operation} ended it after {seconds_text(resize.limit_s)}"
         _log.warning("%s: '%s' had not finished, and is ended by force", resize.operation, rank.address)
         self._kill(rank)
