@@ -35,6 +35,26 @@ def test_a_look_up_waits_for_a_name_that_is_claimed_with_another(names, pair):
     assert waiting.result(DEADLINE_S).name == "group/rollouts"
 
 
+def test_a_rank_that_has_left_its_group_is_not_waited_for_and_one_that_comes_is(names, pair):
+    here, there = names
+    there.register("group/rollout", pair[1].endpoint, {"world_size": 3})
+    early = here.lookup_async("rollout:3", DEADLINE_S)
+    with pytest.raises(PeerNotFound, match=r"has ranks 0 to 2$"):
+        early.result(DEADLINE_S)
+    here.expect("rollout:3")
+    coming, leaving = (here.lookup_async(f"rollout:{rank}", DEADLINE_S) for rank in (3, 1))
+    resized = {"world_size": 3, "ranks": [0, 2, 4], "epoch": 2}
+    there.register("group/rollout", pair[1].endpoint, resized, again=True)
+    with pytest.raises(PeerNotFound, match=r"has ranks 0,2,4; rank 1 has left$"):
+        leaving.result(DEADLINE_S)
+    there.register("rollout:3", pair[1].endpoint)
+    assert coming.result(DEADLINE_S).name == "rollout:3"
+    with pytest.raises(PeerNotFound, match=r"has ranks 0,2,4$"):
+        here.lookup("rollout:5", DEADLINE_S)
+    assert here.group_ranks() == {"rollout": [0, 2, 4]}
+    assert here.group_sizes() == {"rollout": 3}
+
+
 def test_a_look_up_past_its_deadline_names_the_nearest(names, pair):
     here, there = names
     for name in ("actor:0", "rollout:0", "rollout:1"):
@@ -267,7 +287,7 @@ def test_what_is_asked_of_a_directory_takes_as_long_however_many_names_it_has(na
             here.lookup(name, 0)
     assert [entry.name for entry in here.list()] == sorted(["first", *every])
     there.register("group/rollout", pair[1].endpoint, {"world_size": 8001})
-    with pytest.raises(PeerNotFound, match="has ranks 0 to 8000"):
+    with pytest.raises(PeerNotFound, match=r"has ranks 0 to 8000"):
         here.lookup("rollout:8001", 0)
     assert here.list("group/")[0].name == "group/rollout"
     assert io_steps.longest_s < 0.02, io_steps.culprit

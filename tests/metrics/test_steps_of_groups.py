@@ -16,6 +16,7 @@ from rlinf_scheduler.metrics.steps import (
     checked_values,
     reduction_of,
 )
+from rlinf_scheduler.session.membership import GroupMembers
 
 WAIT_S = 60.0
 
@@ -74,6 +75,19 @@ def test_where_one_rank_logs_for_all_only_the_first_step_waits(steps):
     assert steps.add(sample(0, 2, loss=1.0), 1) == []
     assert [row.step for row in steps.due(WAIT_S)] == [1]
     assert [row.step for row in steps.add(sample(0, 3, loss=1.0), WAIT_S)] == [2]
+
+
+def test_ranks_that_have_left_hold_no_step_and_those_that_come_are_waited_for(steps):
+    for rank in range(2):
+        steps.add(sample(rank, 1, loss=rank), 0)
+    steps.add(sample(0, 2, loss=3.0), 0)
+    assert shown(steps.resize(GroupMembers("actor", (0,), epoch=1))) == [(1, {"actor/loss": 0.5}, 2)]
+    assert [row.step for row in steps.add(sample(0, 3, world_size=1, loss=1.0), 0)] == [2]
+    steps.resize(GroupMembers("actor", (0, 2), epoch=2))
+    assert [row.step for row in steps.add(sample(0, 4, world_size=2, loss=1.0), 0)] == [3]
+    assert steps.add(sample(0, 5, world_size=2, loss=1.0), 0) == []
+    steps.add(sample(2, 4, world_size=2, loss=3.0), 0)
+    assert shown(steps.add(sample(2, 5, world_size=2, loss=1.0), 0)) == [(4, {"actor/loss": 2.0}, 2)]
 
 
 def test_the_driver_keeps_its_names(steps):

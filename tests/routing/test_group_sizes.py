@@ -7,7 +7,7 @@ import pytest
 from comm_fixtures import DEADLINE_S
 from rlinf_scheduler.comm import DirectoryClient, Messenger
 from rlinf_scheduler.comm.directory import GROUPS, WORLD_SIZE
-from rlinf_scheduler.routing.transfer import GroupSizes
+from rlinf_scheduler.routing.transfer import RanksOfGroups
 
 GROUP = "rollout"
 
@@ -64,15 +64,15 @@ def launches(session):
 @pytest.mark.parametrize("after", [1, 2], ids=["between the questions", "after the questions"])
 def test_a_group_launched_again_while_its_size_is_asked_for_has_its_own_size(session, launches, after):
     launches.launch(2)
-    sizes = GroupSizes(session)
+    sizes = RanksOfGroups(session)
     sizes._directory = Directory(session.directory, after, lambda: launches.launch(3))
     sizes.of(GROUP, DEADLINE_S)
-    assert sizes.of(GROUP, DEADLINE_S) == 3
+    assert len(sizes.of(GROUP, DEADLINE_S)) == 3
 
 
 def test_a_group_that_is_there_is_asked_for_once(session, launches):
     launches.launch(2)
-    sizes = GroupSizes(session)
-    assert sizes.of(GROUP, DEADLINE_S) == 2
+    sizes = RanksOfGroups(session)
+    assert len(sizes.of(GROUP, DEADLINE_S)) == 2
     sizes._directory = None
-    assert sizes.of(GROUP, DEADLINE_S) == 2
+    assert len(sizes.of(GROUP, DEADLINE_S)) == 2

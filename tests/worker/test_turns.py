@@ -142,3 +142,31 @@ def check_that_everybody_gets_a_turn(chance):
             having[granted.number] = waiting.pop(granted.number)
     assert not waiting
     assert len(turns) == 0
+
+
+def test_a_group_that_is_resized_waits_for_the_ranks_that_it_has_then():
+    turns = Turns()
+    turns.ask(part("a", 0, "0", size=3))
+    turns.ask(part("a", 1, "1", size=3))
+    turns.ask(part("b", 0, "0"))
+    assert turns.gathering[0][1] == ["a:2"]
+    granted = turns.resize(GroupMembers("a", (0, 1), epoch=1), 1.0)
+    assert names(granted) == ["a:0", "a:1"]
+    turns.resize(GroupMembers("a", (0, 1, 3), epoch=2), 2.0)
+    assert not turns.give_back("a:0", 1, 2.0)
+    assert not turns.give_back("a:1", 1, 2.0)
+    turns.ask(part("a", 0, "0", number=2))
+    turns.resize(GroupMembers("a", (0, 1, 3), epoch=2), 2.0)
+    turns.ask(part("a", 1, "1", number=2))
+    assert turns.gathering[-1][1] == ["a:3"]
+    newcomer = part("a", 3, "3")
+    newcomer.group = newcomer.group._replace(members=GroupMembers("a", (0, 1, 3), epoch=2))
+    assert names(turns.ask(newcomer)) == ["a:0", "a:1", "a:3"]
+
+
+def test_a_rank_that_knows_its_group_as_it_was_is_in_one_turn_with_those_that_know_it_as_it_is():
+    turns = Turns()
+    newer = part("a", 0, "0")
+    newer.group = newer.group._replace(members=GroupMembers("a", (0, 2), epoch=1))
+    turns.ask(newer)
+    assert names(turns.ask(part("a", 2, "1", size=3))) == ["a:0", "a:2"]

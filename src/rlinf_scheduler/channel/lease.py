@@ -520,9 +520,7 @@ class Leasing(ChannelAccess):
         if batch_weight is not None or target_weight is not None:
             target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
         limit_s = checked_timeout(self._name, timeout_s)
-        connection = self._connection()
         operation = LeaseOperation("lease", queue, limit_s, self._now)
-        operation.draining = connection.draining
         operation.batch_weight, operation.limits = target, limits
         if group_size is not None:
             if target is not None or limits is not None:
@@ -540,7 +538,7 @@ class Leasing(ChannelAccess):
             with read_until_done(operation.copies):
                 return self._load_all(_copies(items), read_at)
 
-        return LeaseContext(connection, operation, load)
+        return LeaseContext(self._connection(), operation, load)
 
     def leases(self, queue_name: QueueName = DEFAULT_QUEUE, **options: Unpack[LeaseOptions]) -> LeaseLoop:
         """Return one lease after the other, until the queue ends, for `for` and `async for`.

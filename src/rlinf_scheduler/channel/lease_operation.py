@@ -18,7 +18,7 @@ from rlinf_scheduler.channel.batch import BatchOperation
 from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.copies import Ends
 from rlinf_scheduler.channel.operation import ANSWER_S
-from rlinf_scheduler.channel.taking import TakesWork
+from rlinf_scheduler.channel.taking import NOT_DRAINING, TakesWork
 from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -61,6 +61,7 @@ class LeaseOperation(TakesWork, BatchOperation):
         wait: bool = True,
     ) -> None:
         super().__init__(kind, queue_name, timeout_s, now, wait=wait)
+        self.draining = NOT_DRAINING
         self.copies: Ends = {}
         self.settlements: deque[tuple[Settle, bool, Promise[Any]]] = deque()
 

@@ -8,7 +8,7 @@ import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.spec import KIND, ChannelRef, ChannelSpec
-from rlinf_scheduler.comm.directory import Entry
+from rlinf_scheduler.comm.directory import Entry, ranks_text
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
@@ -72,14 +72,14 @@ def check_group(session: Session, channel: str, group: str, rank: int) -> None:
     Raises:
         ChannelError: there is no such group, or it has no such rank.
     """
-    sizes = session.directory.group_sizes()
-    size = sizes.get(group)
-    if size is None:
-        there = f"there are {list_names(sizes)}" if sizes else "none was launched"
-        parts = f"there is no group '{group}' of workers: {there}", did_you_mean(group, sizes)
+    groups = session.directory.group_ranks()
+    ranks = groups.get(group)
+    if ranks is None:
+        there = f"there are {list_names(groups)}" if groups else "none was launched"
+        parts = f"there is no group '{group}' of workers: {there}", did_you_mean(group, groups)
         raise ChannelError(channel, "; ".join(filter(None, parts)))
-    if not 0 <= rank < size:
-        raise ChannelError(channel, f"group '{group}' has ranks 0 to {size - 1}, not {rank}")
+    if rank not in ranks:
+        raise ChannelError(channel, f"group '{group}' has {ranks_text(ranks)}, not {rank}")
 
 
 class Starter:

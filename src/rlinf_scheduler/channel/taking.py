@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import RankLeaving
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.comm.promise import Promise
     from rlinf_scheduler.queueing.item import QueueName
+
+
+# Of what has not begun.
+NOT_DRAINING: Promise[str] = Promise()
 
 
 class TakesWork(ChannelOperation):
@@ -79,6 +83,7 @@ class TakingWork:
 
     def begin(self, operation: Any) -> None:
         """Begin an operation, or end it at once."""
+        operation.draining = self._client.draining
         if operation.draining.done():
             self._client.end_unsent(operation)
         else:

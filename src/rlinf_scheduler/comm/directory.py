@@ -24,6 +24,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.requests import RequestFuture
 from rlinf_scheduler.comm.waits import NAME, Wait, awaited
 from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, PeerNotFound
+from rlinf_scheduler.wording import ranges_text
 
 SERVICE = "directory"
 # Where nobody says how long to wait: a name that nobody has is not waited for without end.
@@ -45,6 +46,9 @@ AWAITED = "awaited"
 # How the names of entries begin that are about groups, and how many ranks such a group has: "<group>:<rank>" is each.
 GROUPS = "group/"
 WORLD_SIZE = "world_size"
+# Their numbers, once a group has been resized, and how often it was.
+RANKS = "ranks"
+EPOCH = "epoch"
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -332,12 +336,13 @@ class DirectoryServer:
     def _fail_if_impossible(self, lookup: _Lookup) -> bool:
         """Answer who waits for a rank that a group does not have, for it was launched with fewer; whether it was so."""
         group, _, rank = root_name(lookup.name).rpartition(":")
-        entry = self._entries.by_name.get(f"{GROUPS}{group}")
-        size = 0 if entry is None else entry.info.get(WORLD_SIZE, 0)
-        if not size or _is_below(size, rank):
+        ranks = ranks_of(self._entries.by_name.get(f"{GROUPS}{group}"))
+        if not ranks or self._gone.expects(lookup.name) or _is_one_of(ranks, rank):
             return False
-        ranks = f"ranks 0 to {size - 1}" if size > 1 else "rank 0 only"
-        self._expire(lookup, f"group '{group}' has {ranks}")
+        has = f"group '{group}' has {ranks_text(ranks)}"
+        self._expire(
+            lookup, f"{has}; rank {rank} has left" if rank.isdecimal() and int(rank) < ranks[-1] else has
+        )
         return True
 
     def _expire(self, lookup: _Lookup, why: str = "") -> None:
@@ -404,13 +409,38 @@ def _name_of(entry: Entry) -> str:
     return entry.name
 
 
-def _is_below(size: int, rank: str) -> bool:
-    """Whether that is how a number below `size` is written.
+def ranks_of(entry: Entry | None) -> Sequence[int]:
+    """The numbers of a group's ranks, in order; none where no entry says them."""
+    info = {} if entry is None else entry.info
+    ranks: Sequence[int] = info.get(RANKS) or range(info.get(WORLD_SIZE, 0))
+    return ranks
 
-    >>> [_is_below(11, rank) for rank in ("0", "10", "11", "-1", "01", "x", "")]
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Which ranks there are, in words.
+
+    >>> ranks_text(range(4)), ranks_text([0]), ranks_text([0, 2, 3, 5])
+    ('ranks 0 to 3', 'rank 0 only', 'ranks 0,2-3,5')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} only"
+    if ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {ranges_text(ranks)}"
+
+
+def _is_one_of(ranks: Sequence[int], rank: str) -> bool:
+    """Whether that is how one of these numbers is written.
+
+    >>> [_is_one_of(range(11), rank) for rank in ("0", "10", "11", "-1", "01", "x", "")]
     [True, True, False, False, False, False, False]
     """
-    return rank.isdecimal() and len(rank) <= len(str(size)) and int(rank) < size and rank == str(int(rank))
+    return (
+        rank.isdecimal()
+        and len(rank) <= len(str(ranks[-1]))
+        and int(rank) in ranks
+        and rank == str(int(rank))
+    )
 
 
 class DirectoryClient:
@@ -492,11 +522,15 @@ class DirectoryClient:
             if len(page) < PAGE:
                 return entries
 
-    def group_sizes(self) -> dict[str, int]:
-        """How many ranks each group has, by its name, as soon as its launch begins."""
+    def group_ranks(self) -> dict[str, Sequence[int]]:
+        """The numbers of each group's ranks, by its name, as soon as its launch begins."""
         # What holds a channel is launched as a group, but says no size.
         entries = [entry for entry in self.list(GROUPS) if WORLD_SIZE in entry.info]
-        return {entry.name.removeprefix(GROUPS): entry.info[WORLD_SIZE] for entry in entries}
+        return {entry.name.removeprefix(GROUPS): ranks_of(entry) for entry in entries}
+
+    def group_sizes(self) -> dict[str, int]:
+        """How many ranks each group has, by its name, as soon as its launch begins."""
+        return {name: len(ranks) for name, ranks in self.group_ranks().items()}
 
     @awaited(lambda local: Wait(NAME, f"look-up of '{local['name']}'", subject=local["name"]))
     def lookup(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Entry:

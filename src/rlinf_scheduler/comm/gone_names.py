@@ -75,6 +75,10 @@ class GoneNames:
             self._expected[name] = None
         _bound(self._expected)
 
+    def expects(self, name: str) -> bool:
+        """Whether others will come for `name`, and have not yet."""
+        return name in self._expected
+
     def give_up(self, name: str, reason: str) -> None:
         """Nobody will take `name`, although that was expected."""
         self._expected.pop(name, None)

@@ -16,6 +16,7 @@ from rlinf_scheduler.metrics.writers import MetricsWriter, writer_factory
 from rlinf_scheduler.observe.levels import Levels
 from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.wording import counted
 
 # So many samples may wait to be reduced, and so many rows for each writer.
@@ -124,7 +125,8 @@ class MetricsCollector:
         self._steps = OpenSteps(wait_s, time.time)
         self._writers = writers
         # None at the end.
-        self._samples: queue.SimpleQueue[Sample | None] = queue.SimpleQueue()
+        self._samples: queue.SimpleQueue[Sample | GroupMembers | None] = queue.SimpleQueue()
+        session.members.on_change.append(self._samples.put)
         self._num_dropped = 0
         self._told: set[str] = set()
         self._queues_at = -_QUEUES_S
@@ -176,7 +178,9 @@ class MetricsCollector:
             self._put_queues(rows[-1].step)
         return is_open
 
-    def _add(self, sample: Sample) -> list[MetricsRow]:
+    def _add(self, sample: Sample | GroupMembers) -> list[MetricsRow]:
+        if isinstance(sample, GroupMembers):
+            return self._steps.resize(sample)
         now = time.monotonic()
         rows = self._steps.add(sample, now) + self._steps.due(now)
         if self._steps.late is not None:

@@ -13,6 +13,7 @@ from rlinf_scheduler.checks import is_encodable, whole_number
 from rlinf_scheduler.config.metrics import Reduction
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.observe.levels import Level
+from rlinf_scheduler.session.membership import GroupMembers
 
 _BY_LAST_WORD: dict[str, Reduction] = {
     "max": "max",
@@ -37,7 +38,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         group: the group of the rank; "" for the driver.
-        world_size: how many ranks the group has.
+        world_size: how many ranks the group has, as that process knows.
         values: what was logged.
         num_dropped: how many values before these were given up, since the home did not take them.
     """
@@ -158,11 +159,13 @@ class _OpenStep:
         self.members: set[str] = set()
         self.values: dict[str, _Reduced] = {}
         self.began_s = self.last_s = now
+        self.world_size = 0
 
-    def add(self, member: str, values: tuple[Logged, ...], now: float) -> None:
-        self.members.add(member)
+    def add(self, sample: Sample, now: float) -> None:
+        self.members.add(sample.member)
+        self.world_size = sample.world_size  # the group may have been resized
         self.last_s = now
-        for name, value, reduction in values:
+        for name, value, reduction in sample.values:
             if name not in self.values:
                 self.values[name] = _Reduced(reduction)
             self.values[name].add(value)
@@ -182,7 +185,6 @@ class _GroupSteps:
         self.open: dict[int, _OpenStep] = {}
         self.at: dict[str, int] = {}
         self.expected: set[str] | None = None
-        self._world_size = sample.world_size
         self._written: deque[int] = deque(maxlen=MAX_OPEN)
 
     def add(self, sample: Sample, now: float) -> bool:
@@ -191,16 +193,24 @@ class _GroupSteps:
         if self.expected is not None:
             self.expected.add(sample.member)
         is_late = sample.step in self._written and sample.step not in self.open
-        self.open.setdefault(sample.step, _OpenStep(now)).add(sample.member, sample.values, now)
+        self.open.setdefault(sample.step, _OpenStep(now)).add(sample, now)
         return is_late
+
+    def resize(self, members: GroupMembers) -> None:
+        """Wait for the ranks that there are now."""
+        names = {f"{members.group}:{rank}" for rank in members.ranks}
+        self.at = {member: step for member, step in self.at.items() if member in names}
+        self.expected = None if self.expected is None else self.expected & names
+        for each in self.open.values():
+            each.world_size = min(each.world_size, members.world_size)
 
     def whole(self, step: int) -> bool:
         """Say whether all members have logged a step and gone on to another one."""
         members = self.open[step].members
-        if any(self.at[member] == step for member in members):
+        if any(self.at.get(member) == step for member in members):
             return False
         if self.expected is None:
-            return len(members) >= self._world_size
+            return len(members) >= self.open[step].world_size
         return members >= self.expected
 
     def take(self, step: int, time_s: float) -> MetricsRow:
@@ -240,6 +250,14 @@ class OpenSteps:
         while len(group.open) > MAX_OPEN:
             rows.append(group.take(next(iter(group.open)), self._wall()))
         return rows
+
+    def resize(self, members: GroupMembers) -> list[MetricsRow]:
+        """A group has other ranks: those that have left are not waited for; return the rows that are whole by that."""
+        group = self._groups.get(members.group)
+        if group is None:
+            return []
+        group.resize(members)
+        return self._whole_of(group)
 
     def due(self, now: float) -> list[MetricsRow]:
         """Return the rows of steps that have waited long enough."""

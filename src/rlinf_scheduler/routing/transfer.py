@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlinf_scheduler.comm.directory import GROUPS, WORLD_SIZE
+from rlinf_scheduler.comm.directory import GROUPS, ranks_of
 from rlinf_scheduler.comm.gathering import Gathered
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.errors import CommError, PeerNotFound, RouteError
@@ -42,7 +42,8 @@ class MessageLane:
 
     Attributes:
         mailbox: of this process.
-        route: from which group to which.
+        other: the group at the other end.
+        ranks: the numbers of its ranks, by their places in a route.
         tag: what keeps one stream of batches between two groups apart from others.
         timeout_s: how long each part may take.
         room_s: how long this call may wait for shared memory.
@@ -50,7 +51,8 @@ class MessageLane:
     """
 
     mailbox: Mailbox
-    route: Route
+    other: str
+    ranks: Sequence[int]
     tag: str
     timeout_s: float | None
     room_s: float
@@ -60,7 +62,7 @@ class MessageLane:
         """Begin to send a part."""
         return self.mailbox.send(
             part,
-            f"{self.route.target}:{block.receiver}",
+            f"{self.other}:{self.ranks[block.receiver]}",
             timeout_s=self.timeout_s,
             wait_s=self.room_s,
             wait_for_return=self.wait_for_return,
@@ -70,7 +72,7 @@ class MessageLane:
     def recv(self, block: RowBlock) -> AsyncHandle[Any]:
         """Begin to receive a part."""
         return self.mailbox.recv(
-            f"{self.route.source}:{block.sender}",
+            f"{self.other}:{self.ranks[block.sender]}",
             timeout_s=self.timeout_s,
             wait_for_return=self.wait_for_return,
             topic=f"route/{self.tag}",
@@ -115,17 +117,19 @@ def send_batch(
     *,
     split: Split | None = None,
     count: Count | None = None,
+    ranks: Sequence[int] = (),
 ) -> AsyncHandle[None]:
     """Begin to send a sender's batch along a route.
 
     Args:
         route: who gets which rows.
-        rank: the sender's.
+        rank: the sender's place in its group.
         batch: its rows.
         lane: what carries them.
         what: what goes on, as its caller would write it.
         split: makes the parts of the batch that have so many rows; None: `split_rows`.
         count: says how many rows the batch has; None: `count_rows`, or whatever `split` makes of it.
+        ranks: the numbers of the receivers' ranks, by their places; none: their places.
 
     Raises:
         RouteError: the batch does not fit; nothing was sent.
@@ -148,7 +152,8 @@ def send_batch(
         raise
 
     def join(errors: list[BaseException | None]) -> BaseException | None:
-        names = [f"{route.target}:{block.receiver}" for block in blocks]
+        numbers = (ranks[block.receiver] if ranks else block.receiver for block in blocks)
+        names = [f"{route.target}:{number}" for number in numbers]
         failed = {name: error for name, error in zip(names, errors, strict=True) if error is not None}
         if all(isinstance(error, CommError) for error in failed.values()):
             return joined("send", failed) if failed else None
@@ -171,7 +176,7 @@ def recv_batch(
 
     Args:
         route: who sends which rows.
-        rank: the receiver's.
+        rank: the receiver's place in its group.
         lane: what carries them.
         what: what goes on, as its caller would write it.
         scaled: there may be any multiple of the route's rows, the same of each block.
@@ -209,52 +214,53 @@ def _check_parts(route: Route, blocks: Sequence[RowBlock], rows: list[int], *, s
         route.check_part(replace(block, start=block.start * scale, stop=block.stop * scale), number)
 
 
-class GroupSizes:
-    """How many ranks the groups of a job have; a service of a session.
+class RanksOfGroups:
+    """The numbers of the ranks that the groups of a job have; a service of a session.
 
-    It asks once for each, and again when a process is gone that this one is connected to, such as the group's first
-    rank: then a group of that name may have been launched again.
+    It asks once for each, and again when the group was resized, or a process is gone that this one is connected to,
+    such as the group's first rank: then a group of that name may have been launched again.
     """
 
     def __init__(self, session: Session) -> None:
         self._directory = session.directory
         self._messenger = session.messenger
-        self._sizes: dict[str, int] = {}
-        self._num_losses = 0
+        self._ranks: dict[str, Sequence[int]] = {}
+        self._num_changes = 0
         session.messenger.on_peer_lost(self._forget)
+        session.members.on_change.append(self._forget)
 
-    def of(self, group: str, timeout_s: float) -> int:
-        """Return how many ranks a group has, as soon as its launch has begun.
+    def of(self, group: str, timeout_s: float) -> Sequence[int]:
+        """Return the numbers of a group's ranks, as soon as its launch has begun.
 
         Raises:
             PeerNotFound: no group of that name was launched within `timeout_s` seconds.
             RouteError: it is a channel.
         """
-        return self._sizes.get(group) or self._ask(group, timeout_s)
+        return self._ranks.get(group) or self._ask(group, timeout_s)
 
-    def _forget(self, _process_id: str) -> None:
-        self._num_losses += 1
-        self._sizes.clear()
+    def _forget(self, _changed: object) -> None:
+        self._num_changes += 1
+        self._ranks.clear()
 
-    def _ask(self, group: str, timeout_s: float) -> int:
-        num_losses, first = self._num_losses, None
+    def _ask(self, group: str, timeout_s: float) -> Sequence[int]:
+        num_changes, first = self._num_changes, None
         with suppress(CommError):  # while its first rank is not there, it is asked for each time
-            # Before the size: when this one is gone, the size is asked for again.
+            # Before the ranks: when this one is gone, they are asked for again.
             first = self._directory.lookup(f"{group}:0", timeout_s=0.0)
         try:
             entry = self._directory.lookup(f"{GROUPS}{group}", timeout_s)
         except PeerNotFound as error:
             near = [name.removeprefix(GROUPS) for name in error.known]
             raise PeerNotFound(group, error.waited_s, near, error.why) from None
-        if WORLD_SIZE not in entry.info:
+        ranks = ranks_of(entry)
+        if not ranks:
             raise RouteError("", "", f"'{group}' is a channel, and no group: give it as channel=")
-        size: int = entry.info[WORLD_SIZE]
         if first is not None:
             self._messenger.connect(first.endpoint)
-            self._sizes[group] = size
-            if self._num_losses != num_losses:  # it may have been the first rank
-                self._sizes.pop(group, None)
-        return size
+            self._ranks[group] = ranks
+            if self._num_changes != num_changes:  # it may have been the first rank, or been resized
+                self._ranks.pop(group, None)
+        return ranks
 
 
 def even_route(source: str, senders: int, target: str, receivers: int, rank: int, rows: int) -> Route:

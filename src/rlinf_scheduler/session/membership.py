@@ -340,8 +340,20 @@ class Draining:
         began: done when that is so, with why.
     """
 
-    def __init__(self, _session: object) -> None:
+    def __init__(self, session: Any) -> None:
         self.began: Promise[str] = Promise()
+        self._now = session.messenger.now
+        self._until = 0.0
+
+    def begin(self, why: str, left_s: float) -> None:
+        """Take no more work; the process is ended by force in so many seconds."""
+        self._until = self._now() + left_s
+        self.began.set_result(why)
+
+    @property
+    def left_s(self) -> float | None:
+        """How many seconds are left until it is ended by force; None as long as it takes work."""
+        return max(0.0, self._until - self._now()) if self.began.done() else None
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True):

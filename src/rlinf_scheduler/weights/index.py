@@ -151,11 +151,15 @@ class Index:
         judge: finds what is wrong with several layouts together, as `judge` does; it may raise, and the same is then
             asked again later: what it is asked for has changed nothing yet.
         gap: finds what nobody has of several layouts, as `gap_of` does; it may raise, too.
+        members_of: the numbers of a group's ranks, where it was resized; else none.
     """
 
-    def __init__(self, judge: Judge, gap: FindGap) -> None:
+    def __init__(
+        self, judge: Judge, gap: FindGap, members_of: Callable[[str], Sequence[int]] = lambda _group: ()
+    ) -> None:
         self._judge = judge
         self._gap = gap
+        self._members_of = members_of
         self._names: dict[str, _Weights] = {}
 
     @property
@@ -348,7 +352,8 @@ class Index:
         """Say why a version is not complete: what is missing, and which ranks have not published it."""
         there = weights.shards[version]
         one = next(iter(there.values()))
-        absent = [rank for rank in one.ranks or range(one.publisher.world_size) if rank not in there]
+        all_ranks = one.ranks or self._members_of(weights.group) or range(one.publisher.world_size)
+        absent = [rank for rank in all_ranks if rank not in there]
         gap = self._gap({each.digest: weights.layouts[each.digest] for each in there.values()}, ())
         missing = ""
         if gap is not None:

@@ -73,9 +73,11 @@ class _Reader:
 class IndexService:
     """Answers for the index, at the home's messenger. Everything is on the I/O thread."""
 
-    def __init__(self, messenger: Messenger) -> None:
+    def __init__(
+        self, messenger: Messenger, members_of: Callable[[str], Sequence[int]] = lambda _group: ()
+    ) -> None:
         self._messenger = messenger
-        self._index = Index(partial(self._found, judge), partial(self._found, gap_of))
+        self._index = Index(partial(self._found, judge), partial(self._found, gap_of), members_of)
         # What was found out, and of which processes, by the digests of their layouts.
         self._verdicts: OrderedDict[tuple[_Find, frozenset[bytes]], tuple[list[str], Any]] = OrderedDict()
         self._gone = GoneNames(messenger.now)
@@ -235,7 +237,8 @@ def open_index(session: Session) -> IndexService:
     levels = session.service(Levels)
     levels.add(READ, lambda _name: (session.name, None, {}))
     levels.add(JOB_READ, partial(_ask_readers, session))
-    return IndexService(session.messenger)
+    known = session.members.known
+    return IndexService(session.messenger, lambda group: known[group].ranks if group in known else ())
 
 
 def _ask_readers(session: Session, name: str) -> Promise[WeightsUse]:

@@ -97,7 +97,7 @@ class Weights:
             self._replicas,
             self._devices,
             home,
-            self._publisher.rank,
+            self._publisher.rank % self._publisher.world_size,  # of a group that was resized it may be higher
             self._publisher.world_size,
         )
         # What was published last of each name, and what of it the index knows.

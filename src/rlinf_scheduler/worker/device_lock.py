@@ -27,7 +27,7 @@ from rlinf_scheduler.keywords import explains_arguments
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.process_stats import Activity
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.membership import GroupMembership
+from rlinf_scheduler.session.membership import GroupMembers, GroupMembership
 from rlinf_scheduler.worker.offload import Offload
 from rlinf_scheduler.worker.turns import Turn, Turns
 
@@ -84,6 +84,7 @@ class DeviceLockServer:
         messenger.serve(ASK, self._on_ask, AskTurn)
         messenger.serve(GIVE_BACK, self._on_give_back, GiveBack)
         messenger.on_peer_lost(self._on_peer_lost)
+        session.members.on_change.append(self._on_resized)
         session.service(OwnActivity).add(self._add_to)
 
     def _add_to(self, doing: Activity) -> Activity:
@@ -142,6 +143,9 @@ class DeviceLockServer:
         key = notice.peer_id, notice.head.number
         self._stop_waiting(key)
         self._grant(self._turns.give_back(*key, time.monotonic()))
+
+    def _on_resized(self, members: GroupMembers) -> None:
+        self._grant(self._turns.resize(members, time.monotonic()))
 
     def _on_peer_lost(self, process_id: str) -> None:
         for key in [key for key in self._waiting if key[0] == process_id]:

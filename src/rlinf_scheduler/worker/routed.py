@@ -13,6 +13,7 @@ from rlinf_scheduler.comm.transfer import checked_timeout
 from rlinf_scheduler.errors import ClusterError, RouteError
 from rlinf_scheduler.host.info import Role
 from rlinf_scheduler.keywords import called_directly
+from rlinf_scheduler.session.membership import GroupMembers, GroupMembership
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.exchange import Exchange, _mailbox_of, _room_s
 
@@ -106,17 +107,15 @@ class Routed(Exchange):
         """
         from rlinf_scheduler.routing.transfer import counted_rows, even_route, send_batch  # noqa: PLC0415 - see above
 
-        info = self._rlinf_role.info
-        own, rank = info.address.group, info.address.rank
+        own, place, size, ranks = both_sides(self, group_name, timeout_s)
         if rows is None:
-            size = _size_of(self, group_name, timeout_s)
-            rows_here = counted_rows(own, group_name, rank, batch, count)
-            route = even_route(own, info.world_size, group_name, size, rank, rows_here)
+            rows_here = counted_rows(own, group_name, place, batch, count)
+            route = even_route(own, size, group_name, len(ranks), place, rows_here)
         else:
-            route = _route(self, own, group_name, rows, timeout_s)
-        lane = _lane(self, route, channel, tag, timeout_s, wait_for_return, _room_s(async_op))
+            route = _route(own, size, own, group_name, rows, len(ranks))
+        lane = _lane(self, route, channel, tag, timeout_s, wait_for_return, _room_s(async_op), ranks)
         what = _call("send_to", group_name, tag, channel)
-        handle = send_batch(route, rank, batch, lane, what, split=split, count=count)
+        handle = send_batch(route, place, batch, lane, what, split=split, count=count, ranks=ranks)
         return handle if async_op else handle.wait()
 
     @overload
@@ -192,46 +191,59 @@ class Routed(Exchange):
         from rlinf_scheduler.routing.plan import plan_even  # noqa: PLC0415 - see above
         from rlinf_scheduler.routing.transfer import recv_batch  # noqa: PLC0415 - see above
 
-        info = self._rlinf_role.info
-        own, rank = info.address.group, info.address.rank
+        own, place, size, ranks = both_sides(self, group_name, timeout_s)
         if rows is None:
-            size = _size_of(self, group_name, timeout_s)
-            route = plan_even(group_name, size, own, info.world_size)
+            route = plan_even(group_name, len(ranks), own, size)
         else:
-            route = _route(self, group_name, own, rows, timeout_s)
-        lane = _lane(self, route, channel, tag, timeout_s, wait_for_return, 0.0)
+            route = _route(own, size, group_name, own, rows, len(ranks))
+        lane = _lane(self, route, channel, tag, timeout_s, wait_for_return, 0.0, ranks)
         what = _call("recv_from", group_name, tag, channel)
-        handle = recv_batch(route, rank, lane, what, scaled=rows is None, merge=merge, count=count)
+        handle = recv_batch(route, place, lane, what, scaled=rows is None, merge=merge, count=count)
         return handle if async_op else handle.wait()
 
 
-def _size_of(worker: Routed, group: str, timeout_s: float | None) -> int:
-    """How many ranks a group has."""
-    from rlinf_scheduler.routing.transfer import GroupSizes  # noqa: PLC0415 - see above
+def members_of(worker: Routed) -> GroupMembers:
+    """The ranks of a worker's group now."""
+    session, info = worker._rlinf_session, worker._rlinf_role.info
+    place = None if session is None else session.fact(GroupMembership)
+    if place is None:  # it is a rank of no group
+        return GroupMembers(info.address.group, tuple(range(info.world_size)))
+    return place.members
+
+
+def both_sides(worker: Routed, group: str, timeout_s: float | None) -> tuple[str, int, int, Sequence[int]]:
+    """A worker's group, its place there, how many ranks that has; and the numbers of another group's ranks.
+
+    Raises:
+        ClusterError: the worker is a rank of no group.
+        RouteError: it has left its group.
+    """
+    from rlinf_scheduler.routing.transfer import RanksOfGroups  # noqa: PLC0415 - see above
 
     if worker._rlinf_session is None:
         raise ClusterError("this worker was constructed directly: launch its group to communicate")
-    return worker._rlinf_session.service(GroupSizes).of(group, checked_timeout(timeout_s))
+    own, rank = members_of(worker), worker._rlinf_role.info.address.rank
+    if rank not in own:
+        raise RouteError(own.group, group, f"rank {rank} has left group '{own.group}'")
+    ranks = worker._rlinf_session.service(RanksOfGroups).of(group, checked_timeout(timeout_s))
+    return own.group, own.place_of(rank), own.world_size, ranks
 
 
-def _route(worker: Routed, source: str, target: str, rows: Any, timeout_s: float | None) -> Route:
-    """The route that `rows` says, between this worker's group and another one."""
+def _route(own: str, size: int, source: str, target: str, rows: Any, others: int) -> Route:
+    """The route that `rows` says, between a worker's own group, of so many ranks, and another one of so many."""
     from rlinf_scheduler.routing import Route, plan_route  # noqa: PLC0415 - see above
 
-    info = worker._rlinf_role.info
     if isinstance(rows, Route):
         if (rows.source, rows.target) != (source, target):
             raise RouteError(
                 source, target, f"the route that was given is from '{rows.source}' to '{rows.target}'"
             )
-        own, name = (rows.sent, source) if source == info.address.group else (rows.received, target)
-        if len(own) != info.world_size:
-            problem = f"the route has {counted(len(own), 'rank')} of '{name}', which has {info.world_size}"
+        ours, name = (rows.sent, source) if source == own else (rows.received, target)
+        if len(ours) != size:
+            problem = f"the route has {counted(len(ours), 'rank')} of '{name}', which has {size}"
             raise RouteError(source, target, problem)
         return rows
-    other = target if source == info.address.group else source
-    size = _size_of(worker, other, timeout_s)
-    senders, receivers = (info.world_size, size) if other == target else (size, info.world_size)
+    senders, receivers = (size, others) if source == own else (others, size)
     if not isinstance(rows, Sequence):
         return plan_route(source, senders, target, receivers, rows=rows)
     if len(rows) != senders:
@@ -248,12 +260,14 @@ def _lane(
     timeout_s: float | None,
     returns: bool,
     room_s: float,
+    ranks: Sequence[int],
 ) -> Lane:
     from rlinf_scheduler.routing.transfer import ChannelLane, MessageLane, route_queue  # noqa: PLC0415 - see above
 
     if channel is not None:
         return ChannelLane(channel, partial(route_queue, route, tag), timeout_s)
-    return MessageLane(_mailbox_of(worker), route, tag, timeout_s, room_s, returns)
+    other = route.target if route.source == worker._rlinf_role.info.address.group else route.source
+    return MessageLane(_mailbox_of(worker), other, ranks, tag, timeout_s, room_s, returns)
 
 
 def _call(method: str, group: str, tag: str, channel: Channel | None) -> str:

@@ -20,6 +20,7 @@ _BY_PLACE = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_K
 LIBRARY = "rlinf_scheduler.", "rlinf.scheduler."
 _KNOWN_DECORATORS = frozenset(
     [
+        "Live",
         "abstractmethod",
         "cached_property",
         "classmethod",

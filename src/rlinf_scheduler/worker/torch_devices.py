@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # loaded by those who ask only
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar, overload
 
 from rlinf_scheduler.hardware.vendors import local_vendor
 from rlinf_scheduler.host.info import Role, job_topology, own_role
@@ -135,6 +135,27 @@ class CpuPlatform:
 
 
 CPU = CpuPlatform()
+
+
+class Live(Generic[V]):
+    """An attribute of workers that is read anew each time; one that a program sets on a worker wins.
+
+    Args:
+        read: reads it of a worker.
+    """
+
+    def __init__(self, read: Callable[[Any], V]) -> None:
+        self._read = read
+        self.__doc__ = read.__doc__
+
+    @overload
+    def __get__(self, worker: None, _owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, worker: object, _owner: type) -> V: ...
+
+    def __get__(self, worker: Any, _owner: type) -> Any:
+        return self if worker is None else self._read(worker)
 
 
 class ClassFact(Generic[V]):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from rlinf_scheduler.observe.process_stats import TurnNote
-from rlinf_scheduler.session.membership import GroupMembership
+from rlinf_scheduler.session.membership import GroupMembers, GroupMembership
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +33,9 @@ class Turn:
     granted: bool = False
 
 
+_version = attrgetter("version")
+
+
 @dataclass(eq=False, slots=True)
 class _Place:
     """A place in line: the wish of one process, or those of all ranks of a group.
@@ -49,11 +53,11 @@ class _Place:
     @property
     def missing(self) -> list[str]:
         """Return the ranks of its group that do not wish it yet."""
-        group = self.members[0].group
-        if group is None or self.granted:
+        if self.members[0].group is None or self.granted:
             return []
+        newest = max((each.group.members for each in self.members if each.group), key=_version)
         there = {each.who for each in self.members}
-        ranks = (f"{group.group}:{rank}" for rank in group.members.ranks)
+        ranks = (f"{newest.group}:{rank}" for rank in newest.ranks)
         return [name for name in ranks if name not in there]
 
     def takes(self, turn: Turn) -> bool:
@@ -61,7 +65,8 @@ class _Place:
         theirs = self.members[0].group
         if turn.group is None or theirs is None:
             return False
-        return theirs._replace(rank=turn.group.rank) == turn.group and turn.who in self.missing
+        is_same = (theirs.group, theirs.launched_ns) == (turn.group.group, turn.group.launched_ns)
+        return is_same and turn.who in self.missing
 
 
 class Turns:
@@ -115,6 +120,17 @@ class Turns:
     def gathering(self) -> list[tuple[list[Turn], list[str]]]:
         """The wishes of each group of which some ranks have not asked, and these ranks."""
         return [(list(place.members), place.missing) for place in self._gathering]
+
+    def resize(self, members: GroupMembers, now: float) -> list[Turn]:
+        """A group has other ranks, for which those wait that have asked; return the wishes granted by that."""
+        for place in list(self._gathering):
+            theirs = [turn.group for turn in place.members if turn.group is not None]
+            if all(each.members.group == members.group for each in theirs):
+                self._gathering.remove(place)
+                for turn, group in zip(place.members, theirs, strict=True):
+                    turn.group = group._replace(members=max(group.members, members, key=_version))
+                    self._join(turn)
+        return self._granted(now)
 
     def give_back(self, process_id: str, number: int, now: float) -> list[Turn]:
         """A process has done with its turn, or wants it no more; those that are granted by that."""

@@ -28,12 +28,13 @@ from rlinf_scheduler.observe.timekeeping import at_step
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import current_or_none
-from rlinf_scheduler.session.membership import GroupMembership
+from rlinf_scheduler.session.membership import Draining, GroupMembers, GroupMembership
 from rlinf_scheduler.worker.device_lock import DeviceLock, called_in_with
 from rlinf_scheduler.worker.offload import Offload, TorchMemory
-from rlinf_scheduler.worker.routed import Routed
+from rlinf_scheduler.worker.routed import Routed, members_of
 from rlinf_scheduler.worker.torch_devices import (
     ClassFact,
+    Live,
     torch_device_of,
     torch_platform_of,
     torch_type_of,
@@ -210,10 +211,25 @@ class Worker(Routed):
         """Its number in the group, from 0."""
         return self._rlinf_role.info.address.rank
 
-    @cached_property
+    @Live
+    def members(self) -> GroupMembers:
+        """The ranks that the group has now: it may grow and shrink."""
+        return members_of(self)
+
+    @Live
     def world_size(self) -> int:
-        """How many ranks the group has."""
-        return self._rlinf_role.info.world_size
+        """How many ranks the group has now."""
+        return members_of(self).world_size
+
+    @Live
+    def draining(self) -> bool:
+        """Whether this rank leaves its group: what it has is to be finished, and no more work begun."""
+        return _draining_left_s(self) is not None
+
+    @Live
+    def draining_left_s(self) -> float | None:
+        """How many seconds it has for that until it is ended by force; None as long as it stays."""
+        return _draining_left_s(self)
 
     @cached_property
     def placement(self) -> Placement:
@@ -336,13 +352,13 @@ class Worker(Routed):
             self._rlinf_session,
             info.address.group,
             str(info.address),
-            info.world_size,
+            members_of(self).world_size,
             (metrics, step, reduce),
         )
 
     # The documents' programs use these names.
     _rank = cached_property[int](lambda self: self._rlinf_role.info.address.rank)
-    _world_size = cached_property[int](lambda self: self._rlinf_role.info.world_size)
+    _world_size = Live[int](lambda self: members_of(self).world_size)
     _local_rank = cached_property[int](lambda self: self._rlinf_role.info.placement.local_rank)
     _local_world_size = cached_property[int](lambda self: self._rlinf_role.info.placement.local_world_size)
     _node_rank = cached_property[int](lambda self: self._rlinf_role.info.placement.node_rank)
@@ -458,6 +474,11 @@ class Worker(Routed):
     def log_error(self, message: str) -> None:
         """Log a failure."""
         _log(logging.ERROR, message)
+
+
+def _draining_left_s(worker: Worker) -> float | None:
+    session = worker._rlinf_session
+    return None if session is None else session.service(Draining).left_s
 
 
 def _log(level: int, message: str) -> None:

@@ -13,13 +13,14 @@ from rlinf_scheduler.errors import RouteError
 from rlinf_scheduler.routing import RowBlock, count_rows, merge_rows, plan_route, split_rows
 from rlinf_scheduler.routing.transfer import (
     ChannelLane,
-    GroupSizes,
+    RanksOfGroups,
     counted_rows,
     even_route,
     recv_batch,
     send_batch,
 )
 from rlinf_scheduler.session import current_or_none
+from rlinf_scheduler.worker.routed import both_sides
 
 if TYPE_CHECKING:
     from rlinf_scheduler.worker import Worker
@@ -235,7 +236,7 @@ def get_group_world_size(manager_proxy: Any, group_name: str) -> int:
     """
     session = current_or_none()
     if session is not None:
-        return session.service(GroupSizes).of(group_name, GROUP_TIMEOUT_S)
+        return len(session.service(RanksOfGroups).of(group_name, GROUP_TIMEOUT_S))
     info = manager_proxy.get_worker_info(WorkerAddress(group_name, 0))
     if info is None:
         raise ValueError(f"there is no group '{group_name}'")
@@ -257,12 +258,13 @@ class _MessageLane:
 
     worker: Worker
     group_name: str
+    ranks: Sequence[int]
 
     def send(self, block: RowBlock, part: Any) -> AsyncHandle[None]:
-        return self.worker.send(part, self.group_name, block.receiver, async_op=True)
+        return self.worker.send(part, self.group_name, self.ranks[block.receiver], async_op=True)
 
     def recv(self, block: RowBlock) -> AsyncHandle[Any]:
-        return self.worker.recv(self.group_name, block.sender, async_op=True)
+        return self.worker.recv(self.group_name, self.ranks[block.sender], async_op=True)
 
 
 def send_routed(
@@ -284,8 +286,7 @@ def send_routed(
 ) -> AsyncHandle[None] | None:
     """Do `Worker.send_to` in RLinf's spelling, whose options are `SendOptions`."""
     _check_way(channel, enable_p2p, decoupled_mode)
-    own, rank, senders = worker._rlinf_role.info.address.group, worker._rank, worker._world_size
-    size = get_group_world_size(None, group_name)
+    own, rank, senders, ranks = both_sides(worker, group_name, GROUP_TIMEOUT_S)
     if decoupled_mode:
         router = _router_of(worker)
         plan = decoupled_build_send_plan(
@@ -293,7 +294,7 @@ def send_routed(
             dst_group_name=group_name,
             src_rank=rank,
             src_world_size=senders,
-            dst_world_size=size,
+            dst_world_size=len(ranks),
             tag=tag,
             route_key=route_key,
             batch_size=batch_size or counted_rows(own, group_name, rank, data, None) * senders,
@@ -313,14 +314,14 @@ def send_routed(
     stream = tag if mode is None else f"{mode}_{tag}"
     if batch_size is None:
         rows = counted_rows(own, group_name, rank, data, None)
-        route = even_route(own, senders, group_name, size, rank, rows)
+        route = even_route(own, senders, group_name, len(ranks), rank, rows)
     else:
-        route = plan_route(own, senders, group_name, size, rows=batch_size)
+        route = plan_route(own, senders, group_name, len(ranks), rows=batch_size)
 
     def queue_of(block: RowBlock) -> RouteKey:
         return build_route_channel_key(own, group_name, rank, block.receiver, stream, route_key)
 
-    lane = _MessageLane(worker, group_name) if enable_p2p else ChannelLane(channel, queue_of)
+    lane = _MessageLane(worker, group_name, ranks) if enable_p2p else ChannelLane(channel, queue_of)
     sent = send_batch(route, rank, data, lane, _call("send_to", group_name, stream), split=split_fn)
     return sent if async_op else sent.wait()
 
@@ -343,8 +344,7 @@ def recv_routed(
 ) -> Any:
     """Do `Worker.recv_from` in RLinf's spelling, whose options are `RecvOptions`."""
     _check_way(channel, enable_p2p, decoupled_mode)
-    own, rank, receivers = worker._rlinf_role.info.address.group, worker._rank, worker._world_size
-    size = get_group_world_size(None, group_name)
+    own, rank, receivers, ranks = both_sides(worker, group_name, GROUP_TIMEOUT_S)
     what = _call("recv_from", group_name, tag)
     if decoupled_mode:
         router = _router_of(worker)
@@ -353,7 +353,7 @@ def recv_routed(
             dst_group_name=own,
             recv_rank=None if tag in router else rank,
             src_world_size=receivers,
-            dst_world_size=size,
+            dst_world_size=len(ranks),
             tag=tag,
             route_key=route_key,
             batch_size=batch_size,
@@ -378,12 +378,12 @@ def recv_routed(
         gets = [channel.get(key=entry.key, async_op=True) for entry in plan.entries]
         received: AsyncHandle[Any] = Gathered(gets, finish, what)
         return received if async_op else received.wait()
-    route = plan_route(group_name, size, own, receivers, rows=batch_size)
+    route = plan_route(group_name, len(ranks), own, receivers, rows=batch_size)
 
     def queue_of(block: RowBlock) -> RouteKey:
         return build_route_channel_key(group_name, own, block.sender, rank, tag, route_key)
 
-    lane = _MessageLane(worker, group_name) if enable_p2p else ChannelLane(channel, queue_of)
+    lane = _MessageLane(worker, group_name, ranks) if enable_p2p else ChannelLane(channel, queue_of)
     received = recv_batch(route, rank, lane, what, merge=merge_fn, count=infer_batch_size_fn)
     return received if async_op else received.wait()
 
