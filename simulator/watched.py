@@ -14,6 +14,7 @@ from rlinf_scheduler.queueing import messages
 from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.leases import Extend, Lapse, Settle, StartClock, StopClock
+from rlinf_scheduler.queueing.members import GroupRanks
 from rlinf_scheduler.queueing.messages import Bury, Deliver, Instruction
 from rlinf_scheduler.queueing.policy import OperationOver
 from rlinf_scheduler.queueing.producers import Producers
@@ -354,8 +355,8 @@ class WatchedProducers(Producers):
         self._places = places
         self._who = names.processes
 
-    def join(self, client: str, number: int, name: str) -> bool:
-        admitted = super().join(client, number, name)
+    def join(self, client: str, number: int, name: str, members: GroupRanks | None = None) -> bool:
+        admitted = super().join(client, number, name, members)
         self._places.join(self._who[client], number, name, self._world.now_us, admitted=admitted)
         return admitted
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import ClassVar, TypedDict
+from typing import ClassVar, Protocol, TypedDict
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import Getting, OfServer, Putting
@@ -44,6 +44,7 @@ from rlinf_scheduler.channel.spec import (
     checked_producers,
     checked_stall,
     checked_successor,
+    group_ranks,
     inherited_channel,
     unheld_channels,
 )
@@ -64,9 +65,18 @@ from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, SideBySide, current_session
+from rlinf_scheduler.session.membership import GroupMembers, GroupMembership
 from rlinf_scheduler.wording import did_you_mean, list_names
 
 DELETE_TIMEOUT_S = 60.0
+
+
+class HasMembers(Protocol):
+    """A group of workers."""
+
+    @property
+    def members(self) -> GroupMembers:
+        """The ranks that it has."""
 
 
 @explains_calls
@@ -103,7 +113,7 @@ class Channel(Putting, Getting, Batching, Sharding, Questions, Answering, Admitt
         group_rank_affinity: int | None = None,
         *,
         max_bytes: int | None = None,
-        producers: int | None = None,
+        producers: int | str | HasMembers | None = None,
         successor_s: float = SUCCESSOR_S,
         max_attempts: int | None = None,
         max_leased: int | None = None,
@@ -135,7 +145,8 @@ class Channel(Putting, Getting, Batching, Sharding, Questions, Answering, Admitt
                 of the machine that holds it. They are the `nbytes` of arrays and tensors, and the pickle of what has
                 none, or less than its pickle. An item that is larger is taken where nothing else is held, and what
                 somebody waits for does not wait for what other queues hold.
-            producers: how many there will be (see `producer`); the channel ends when the last of them is done.
+            producers: how many there will be (see `producer`); the channel ends when the last of them is done. Or a
+                group, or its name: its ranks are the producers, those that it has when it is resized.
             successor_s: how long a producer that failed or died may be replaced before it counts as done; likewise the
                 last member of a subscription, which is gone then.
             max_attempts: how often an item is given out on lease (see `lease`) before it is a dead letter; None: any
@@ -204,11 +215,13 @@ class Channel(Putting, Getting, Batching, Sharding, Questions, Answering, Admitt
                 "distributed": distributed or None,
             }
             return cls._create_local(name, maxsize, options)
+        num_producers, producer_group = checked_producers(checked_name(name), producers)
         spec = ChannelSpec(
-            checked_name(name),
+            name,
             checked_maxsize(name, maxsize),
             max_bytes=checked_max_bytes(name, max_bytes),
-            producers=checked_producers(name, producers),
+            producers=num_producers,
+            producer_group=producer_group,
             successor_s=checked_successor(name, successor_s),
             max_attempts=checked_optional_count(name, "max_attempts", max_attempts),
             max_leased=checked_optional_count(name, "max_leased", max_leased),
@@ -331,7 +344,7 @@ class Channel(Putting, Getting, Batching, Sharding, Questions, Answering, Admitt
                 for item in items:
                     channel.put(item)
         """
-        return Producer(self._connection(), current_session().name)
+        return Producer(self._connection(), current_session())
 
     def save(
         self,
@@ -416,9 +429,9 @@ class Producer:
     Whoever is interrupted, also on the way in or out, drops the object, and so leaves the place as one who failed.
     """
 
-    def __init__(self, connection: ChannelConnection, name: str) -> None:
+    def __init__(self, connection: ChannelConnection, session: Session) -> None:
         self._connection = connection
-        self._name = name
+        self._session = session
         self._number = _next_number()
         self._is_in = False
 
@@ -426,14 +439,22 @@ class Producer:
         """Take a place.
 
         Raises:
-            ChannelArgumentError: the channel does not count its producers, or all have come.
+            ChannelArgumentError: the channel does not count its producers, or all have come; or this process is none of
+                the ranks that they are.
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         self._is_in = True
-        joined = self._connection.requests.ask(control_wire.Join(self._number, self._name), control_wire.Done)
+        joined = self._connection.requests.ask(self._join(), control_wire.Done)
         if joined.problem:
             raise ChannelArgumentError(self._connection.ref.spec.name, joined.problem)
         return self
+
+    def _join(self) -> control_wire.Join:
+        session, place = self._session, self._session.fact(GroupMembership)
+        if place is None or place.group != self._connection.ref.spec.producer_group:
+            return control_wire.Join(self._number, session.name)
+        members = group_ranks(session.members.newest(place.members))
+        return control_wire.Join(self._number, f"{place.group}:{place.rank}", members)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
@@ -454,7 +475,7 @@ class ChannelOptions(TypedDict, total=False):
     """What `Channel.create` takes by name, for functions that pass it on; each may be left out."""
 
     max_bytes: int | None
-    producers: int | None
+    producers: int | str | HasMembers | None
     successor_s: float
     max_attempts: int | None
     max_leased: int | None

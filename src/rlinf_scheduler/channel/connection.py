@@ -18,7 +18,7 @@ from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
 from rlinf_scheduler.channel.refusals import gone_error, unanswered_error
 from rlinf_scheduler.channel.requests import IO_THREAD_S, STUCK
 from rlinf_scheduler.channel.sender import ServerTransport
-from rlinf_scheduler.channel.spec import ChannelRef
+from rlinf_scheduler.channel.spec import ChannelRef, group_ranks
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.promise import Promise
@@ -28,7 +28,9 @@ from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait, awaited
 from rlinf_scheduler.errors import ChannelLost, CodecError
 from rlinf_scheduler.observe.reasons import explain
 from rlinf_scheduler.observe.timekeeping import GET, PUT, TIMES
+from rlinf_scheduler.queueing.members import Resize
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import GroupMembers
 
 logger = Reporter(__name__)
 
@@ -72,6 +74,7 @@ class ChannelConnection:
         now: the clock of its messenger, in seconds.
         device_of: says which tensors of items may stay on their device; None: none may.
         requests: what is asked beside operations.
+        groups: the groups whose ranks something of it is divided among, or counts.
     """
 
     def __init__(
@@ -93,11 +96,17 @@ class ChannelConnection:
         self._on_devices = self.client.on_devices
         self.device_of = None if self._on_devices is None else self._on_devices.device_of
         self.direct_way: DirectWay | None = None
+        self.groups: dict[str, None] = {ref.spec.producer_group: None}
 
     @property
     def lost(self) -> ChannelLost | None:
         """Why the channel cannot be used by it any more; None as long as it can."""
         return self.client.lost
+
+    def tell_resized(self, members: GroupMembers) -> None:
+        """Tell the server of a group's new ranks, if it is to know."""
+        if members.group in self.groups:
+            self.requests.tell(Resize(group_ranks(members)))
 
     @property
     def draining(self) -> Promise[str]:

@@ -13,6 +13,7 @@ from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import GroupMembers
 
 # How long a process that leaves waits until the channels' servers have what it put.
 CLOSE_TIMEOUT_S = 5.0
@@ -28,6 +29,7 @@ class ChannelConnections:
         self._by_id: dict[str, ChannelConnection] = {}
         self._on_lost: list[Callable[[ChannelConnection], None]] = []
         self._messenger.on_peer_lost(self._on_peer_lost)
+        session.members.on_change.append(self._on_resized)
         self._messenger.at_end(self.close)
         # While the messenger still sends: what this process took is confirmed.
         session.on_close(self.close)
@@ -69,6 +71,10 @@ class ChannelConnections:
         """Make every connection unusable in a forked child; the parent's operations go on."""
         for connection in self._by_id.values():
             connection.abandon(FORKED)
+
+    def _on_resized(self, members: GroupMembers) -> None:
+        for connection in list(self._by_id.values()):
+            connection.tell_resized(members)
 
     def _on_peer_lost(self, process_id: str) -> None:
         for connection in list(self._by_id.values()):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.queueing.members import GroupRanks
 from rlinf_scheduler.queueing.messages import Close as Close
 from rlinf_scheduler.queueing.messages import EndQueue as EndQueue
 from rlinf_scheduler.queueing.messages import Flush as Flush
@@ -78,10 +79,15 @@ class Invite(msgspec.Struct, tag=5, array_like=True):
 
 
 class Join(msgspec.Struct, tag=8, array_like=True):
-    """Be one of the channel's producers -> `Done`."""
+    """Be one of the channel's producers -> `Done`.
+
+    Attributes:
+        members: where these are the ranks of a group, those that it has; None of others.
+    """
 
     number: int
     name: str
+    members: GroupRanks | None = None
 
 
 class Leave(msgspec.Struct, tag=9, array_like=True):

@@ -51,6 +51,8 @@ def ending_error(channel: str, operation: ChannelOperation, ending: Ending, deta
     match reason:
         case Reason.CLOSED.value | Reason.ENDED.value:
             return ChannelClosed(channel, *([f"{queue} has ended"] if reason == Reason.ENDED.value else ()))
+        case Reason.LEFT.value:
+            return ChannelClosed(channel, f"{queue}: {state}")
         case Reason.SUCCEEDED.value:
             return ChannelError(channel, f"{queue}: another one asks for {operation.describe_batch()} now")
         case Reason.FULL.value:

@@ -112,7 +112,7 @@ class ChannelServer:
             Refuse: self._pass_refusal,
             Ripen: self._ripen_later,
         }
-        if spec.producers:
+        if spec.producers or spec.producer_group:
             self.feature(features[control_wire.Join])
         runtime.on_peer_lost(self._lose)
         runtime.serve(wire.service(spec.channel_id, wire.OPERATIONS), self._on_operations, wire.Operations)

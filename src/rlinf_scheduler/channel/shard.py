@@ -12,12 +12,15 @@ from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_count, chec
 from rlinf_scheduler.channel.batch import Batch, Delivery
 from rlinf_scheduler.channel.batches import checked_batch_weight
 from rlinf_scheduler.channel.operation import ChannelOperation
+from rlinf_scheduler.channel.spec import group_ranks
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExpired
 from rlinf_scheduler.keywords import called_directly, explains_calls
 from rlinf_scheduler.queueing.balance import Point, checked_table, sampled
 from rlinf_scheduler.queueing.item import QueueName, check_weight
 from rlinf_scheduler.queueing.shard_plan import ShardPlan
 from rlinf_scheduler.queueing.sharding import DonePart, WantedPart
+from rlinf_scheduler.session import current_session
+from rlinf_scheduler.session.membership import GroupMembers
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
 
@@ -113,8 +116,9 @@ class Shard:
     Args:
         channel: whose queue it is.
         queue_name: the queue.
-        index: the rank, from 0.
+        index: the rank.
         plan: how the queue is divided.
+        members: the ranks that it is divided among as they were; None: they stay as they are.
 
     Attributes:
         done_step: the last step that is done with; -1 before the first.
@@ -126,7 +130,9 @@ class Shard:
         queue_name: QueueName,
         index: int,
         plan: ShardPlan,
+        members: GroupMembers | None = None,
     ) -> None:
+        self._members = members
         self._channel = channel
         self._queue_name = queue_name
         self._index = index
@@ -143,7 +149,8 @@ class Shard:
 
         Raises:
             BatchTimeout: it was not there in time; the text says which shards lag.
-            ChannelClosed: the queue has ended, and no shard gets another batch.
+            ChannelClosed: the queue has ended, and no shard gets another batch; or this rank has left its group, and
+                has had all that was cut for it.
             ChannelError: another one has asked for this shard meanwhile.
             ChannelArgumentError: other shards divide the queue in another way, or `timeout_s` makes no sense.
         """
@@ -187,6 +194,9 @@ class Shard:
 
     def _next(self, timeout_s: float | None) -> ShardBatch:
         operation = ShardOperation("get_batch", self._queue_name, timeout_s, self._channel._now)
+        if self._members is not None:
+            self._members = self._channel._newest(self._members)
+            self._plan = self._plan.of(group_ranks(self._members))
         operation.request = WantedPart(self._plan, self._index, self.done_step)
         return self._channel._get_part(operation)
 
@@ -243,7 +253,7 @@ class Sharding(ChannelAccess):
     def shard(
         self,
         index: int,
-        num_shards: int,
+        num_shards: int | GroupMembers,
         *,
         policy: str = "round_robin",
         batch_weight: float | None = None,
@@ -258,12 +268,14 @@ class Sharding(ChannelAccess):
         The channel divides each step among all ranks, which say the same here but for their `index`. So every rank sees
         the same number of batches, some perhaps empty, and the same end.
 
-            for batch in channel.shard(self.rank, self.world_size, policy="balanced", batch_items=512):
+            for batch in channel.shard(self.rank, self.members, policy="balanced", batch_items=512):
                 self.train(batch)
 
         Args:
-            index: the rank, from 0.
-            num_shards: how many ranks there are.
+            index: the rank.
+            num_shards: the ranks that there are: the `members` of a group, also when it is resized: a step that was cut
+                stays as it is, and the next one is for the new ranks; one that has left has what was cut for it, and
+                then its end. Or how many there are, from 0, for good.
             policy: "round_robin", in turn as the items came; "least_loaded", each item to the rank that has the least
                 to do; "balanced", Karmarkar and Karp's partition of the step.
             batch_weight: the weight of a step, of all ranks together.
@@ -276,10 +288,23 @@ class Sharding(ChannelAccess):
             key: another name of `queue_name`.
         """
         queue = self._queue(queue_name, key)
-        plan = _checked_plan(self._name, num_shards, policy, batch_weight, batch_items, cost, equal_counts)
-        if type(index) is not int or not 0 <= index < num_shards:
-            raise ChannelArgumentError(self._name, f"there is no shard {index!r} of {num_shards}")
-        return Shard(self, queue, index, plan)
+        members = num_shards if isinstance(num_shards, GroupMembers) else None
+        count = num_shards if members is None else members.world_size
+        plan = _checked_plan(self._name, count, policy, batch_weight, batch_items, cost, equal_counts)
+        if type(index) is not int:
+            raise ChannelArgumentError(self._name, f"a shard is a rank's number, not {index!r}")
+        if members is not None:
+            plan = plan.of(group_ranks(members))
+        try:
+            plan.check_index(index)
+        except ValueError as error:
+            raise ChannelArgumentError(self._name, str(error)) from error
+        return Shard(self, queue, index, plan, members)
+
+    def _newest(self, members: GroupMembers) -> GroupMembers:
+        # A connection that is new has not heard of it.
+        self._connection().groups[members.group] = None
+        return current_session().members.newest(members)
 
     def _get_part(self, operation: ShardOperation) -> ShardBatch:
         def load(items: Delivery) -> ShardBatch:

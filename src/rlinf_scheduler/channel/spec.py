@@ -26,9 +26,11 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.shm.ledger import memory_bytes
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelExists, ChannelNotFound
 from rlinf_scheduler.queueing.item import check_maxsize
+from rlinf_scheduler.queueing.members import GroupRanks
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.rooms import check_room
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import GroupMembers
 
 # Under which key of a directory's entry a channel says what it is.
 KIND = "channel"
@@ -39,6 +41,7 @@ _FOR_LIFE = (
     "maxsize",
     "max_bytes",
     "producers",
+    "producer_group",
     "successor_s",
     "max_attempts",
     "max_leased",
@@ -71,6 +74,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
         device_items: tensors on a device stay there, for getters that have the same device.
         priority_wait_s: an item that has waited for so long is passed over no more by those of a higher priority; None:
             it always is.
+        producer_group: the group whose ranks are its producers, however many there are; "" where they are counted.
     """
 
     name: str
@@ -89,6 +93,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     stall_after_s: float = 0
     device_items: bool = False
     priority_wait_s: float | None = None
+    producer_group: str = ""
 
     def made_by(self, name: str, process_id: str) -> ChannelSpec:
         """The same channel, created by that process."""
@@ -337,8 +342,20 @@ def checked_device_items(channel: str, device_items: Any, *, durable: bool) -> b
     return device_items
 
 
-def checked_producers(channel: str, producers: Any) -> int:
-    """Return how many producers are counted; 0 for none."""
+def checked_producers(channel: str, producers: Any) -> tuple[int, str]:
+    """Return how many producers are counted, 0 for none; and whose ranks they are, "" for no group's."""
     if producers is None:
-        return 0
-    return checked_count(channel, "producers", producers)
+        return 0, ""
+    members = getattr(producers, "members", None)
+    group = members.group if isinstance(members, GroupMembers) else producers
+    if not isinstance(group, str):
+        return checked_count(channel, "producers", producers), ""
+    if not group or ":" in group or not is_encodable(group):
+        problem = f"producers is a number, a group, or a group's name, not {producers!r}"
+        raise ChannelArgumentError(channel, problem)
+    return 0, group
+
+
+def group_ranks(members: GroupMembers) -> GroupRanks:
+    """Return the ranks of a group as a channel's server is told of them."""
+    return GroupRanks(members.group, members.ranks, members.version)

@@ -111,9 +111,6 @@ class SavedChannel:
                 f"it holds {size_bytes} bytes, and max_bytes is {spec.max_bytes}",
                 f"max_bytes={was.max_bytes}",
             )
-        if spec.producers and self.head.producers.num_done > spec.producers:
-            done = f"{self.head.producers.num_done} of its producers were done"
-            self._refuse(f"{done}, and producers is {spec.producers}", f"producers={was.producers}")
 
     def _refuse(self, problem: str, was: str) -> None:
         raise CheckpointError(self.path, f"{problem}; channel '{self.head.spec.name}' was saved with {was}")

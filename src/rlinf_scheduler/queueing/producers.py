@@ -2,7 +2,8 @@
 
 A channel has so many *places*. A producer takes one, and leaves it: done, or failed (an exception, a death). A place
 that was left by a failure is vacant: a successor may take it, a process that was started again, say. After a while
-without one it counts as done.
+without one it counts as done. Where the producers are the ranks of a group each of them has its own place, and those
+that leave the group are not waited for once they have left theirs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rlinf_scheduler.queueing.members import GroupRanks
 from rlinf_scheduler.wording import counted
 
 
@@ -20,6 +22,7 @@ class ProducerPlaces(Struct, eq=False, array_like=True):
         at_work: the names of those that are at work.
         vacant: the names of those that have failed and have no successor, by the numbers of the vacancies.
         num_done_before: of those that are done, so many were so before a restart: their programs may run once more.
+        members: the ranks that are the producers, as far as anybody has said; done: the names of those that are done.
     """
 
     num_places: int
@@ -28,6 +31,8 @@ class ProducerPlaces(Struct, eq=False, array_like=True):
     vacant: dict[int, str] = {}
     last_vacancy: int = 0
     num_done_before: int = 0
+    members: GroupRanks | None = None
+    done: list[str] = []
 
 
 class Producers:
@@ -63,8 +68,9 @@ class Producers:
         """Whether all are done."""
         return 0 < self.places.num_places == self.places.num_done
 
-    def join(self, client: str, number: int, name: str) -> bool:
+    def join(self, client: str, number: int, name: str, members: GroupRanks | None = None) -> bool:
         """Take a place: one left vacant by that name, else a free one, else any vacant one; False if there is none."""
+        del members
         places = self.places
         if (client, number) in places.at_work:
             return True
@@ -91,7 +97,7 @@ class Producers:
         if name is None:
             return None
         if not failed:
-            self.places.num_done += 1
+            self._finish(name)
             return None
         self.places.last_vacancy += 1
         self.places.vacant[self.places.last_vacancy] = name
@@ -104,39 +110,120 @@ class Producers:
 
     def give_up(self, vacancy: int) -> None:
         """No successor has come for too long: the one who failed counts as done."""
-        if self.places.vacant.pop(vacancy, None) is not None:
-            self.places.num_done += 1
+        name = self.places.vacant.pop(vacancy, None)
+        if name is not None:
+            self._finish(name)
+
+    def _finish(self, _name: str) -> None:
+        """Note that somebody is done."""
+        self.places.num_done += 1
 
     def copy(self) -> ProducerPlaces:
         """Return the places as they are now, which do not change."""
-        return replace(self.places, at_work=dict(self.places.at_work), vacant=dict(self.places.vacant))
+        places = self.places
+        return replace(places, at_work={**places.at_work}, vacant={**places.vacant}, done=[*places.done])
 
     def resume(self, saved: ProducerPlaces) -> None:
         """Go on where others have stopped, with the same clients."""
-        at_work, vacant = dict(saved.at_work), dict(saved.vacant)
-        self.places = replace(saved, num_places=self.places.num_places, at_work=at_work, vacant=vacant)
+        num_places = self.places.num_places
+        self.places = saved
+        self.places = self.copy()
+        self.places.num_places = num_places
 
     def restore(self, saved: ProducerPlaces) -> None:
         """Begin again where a job that is no more has stopped: who was done is, and the other places are free.
 
-        Who was done may begin again, as its program may not know that it was.
-
-        Raises:
-            ValueError: more are done than there are places.
+        Who was done may begin again, as its program may not know that it was. There may be fewer or more places now.
         """
-        if saved.num_done > self.places.num_places > 0:
-            was = f"{saved.num_done} of its {saved.num_places} producers were done"
-            message = f"{was}, and it is to have {self.places.num_places}"
-            raise ValueError(message)
-        if self.places.num_places:
-            self.places.num_done = self.places.num_done_before = saved.num_done
+        num_done = min(saved.num_done or len(saved.done), self.places.num_places)
+        self.places.num_done = self.places.num_done_before = num_done
+
+    def _counts(self) -> tuple[int, int]:
+        """How many are done, of how many."""
+        return self.places.num_done, self.places.num_places
 
     def describe(self) -> str:
         """Describe the producers that are there, in a phrase."""
-        are = "is" if self.places.num_done == 1 else "are"
-        parts = [f"{self.places.num_done} of {counted(self.places.num_places, 'producer')} {are} done"]
+        num_done, num_places = self._counts()
+        are = "is" if num_done == 1 else "are"
+        parts = [f"{num_done} of {counted(num_places, 'producer')} {are} done"]
         if self.places.at_work:
             parts.append(f"at work: {', '.join(self.places.at_work.values())}")
         if self.places.vacant:
             parts.append(f"failed, without a successor yet: {', '.join(self.places.vacant.values())}")
         return "; ".join(parts)
+
+
+class GroupProducers(Producers):
+    """The producers of a channel that are the ranks of a group, each under its own name.
+
+    Args:
+        group: its name.
+
+    >>> producers = GroupProducers("env")
+    >>> producers.join("a", 1, "env:0", GroupRanks("env", (0, 1)))
+    True
+    >>> producers.leave("a", 1, failed=False), producers.over
+    (None, False)
+    >>> producers.resize(GroupRanks("env", (0,), (0, 1)))  # env:1 has left, and has put nothing
+    >>> producers.over
+    True
+    """
+
+    def __init__(self, group: str) -> None:
+        super().__init__(0)
+        self.group = group
+
+    @property
+    def over(self) -> bool:
+        """Whether all ranks that there are now are done, and nobody else is at work."""
+        places = self.places
+        return bool(self._members) and not places.at_work and set(self._members) <= {*places.done}
+
+    @property
+    def _members(self) -> list[str]:
+        members = self.places.members
+        return [] if members is None else [f"{self.group}:{rank}" for rank in members.ranks]
+
+    def join(self, client: str, number: int, name: str, members: GroupRanks | None = None) -> bool:
+        """Take the place of a rank, also from a process before it; False if its own one has it, or it is no rank."""
+        if members is None or members.group != self.group:
+            return False
+        self.resize(members)
+        places = self.places
+        holder = next((who for who, its_name in places.at_work.items() if its_name == name), None)
+        if holder is not None and holder[0] == client:
+            return holder[1] == number
+        if holder is not None:
+            del places.at_work[holder]
+        places.vacant = {vacancy: its_name for vacancy, its_name in places.vacant.items() if its_name != name}
+        places.done = [its_name for its_name in places.done if its_name != name]
+        places.at_work[client, number] = name
+        return True
+
+    def leave(self, client: str, number: int, *, failed: bool) -> int | None:
+        """Leave a place; that of a rank which is none any more is nobody's."""
+        name = self.places.at_work.get((client, number))
+        return super().leave(client, number, failed=failed and name in self._members)
+
+    def _finish(self, name: str) -> None:
+        if name in self._members:
+            self.places.done.append(name)
+
+    def resize(self, members: GroupRanks) -> None:
+        """Let others be the producers; those who have left are waited for as long as they are at work."""
+        places = self.places
+        if members.group != self.group or (
+            places.members is not None and not members.replaces(places.members)
+        ):
+            return
+        places.members, names = members, {f"{self.group}:{rank}" for rank in members.ranks}
+        places.done = [name for name in places.done if name in names]
+        places.vacant = {vacancy: name for vacancy, name in places.vacant.items() if name in names}
+
+    def restore(self, saved: ProducerPlaces) -> None:
+        """Begin again where a job that is no more has stopped: the ranks that were done are, if they are there."""
+        self.places.done = [*saved.done]
+
+    def _counts(self) -> tuple[int, int]:
+        return len(self.places.done), len(self._members)

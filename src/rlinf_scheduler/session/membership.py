@@ -285,6 +285,11 @@ class MembersNotices:
         self._is_home = home.process_id == messenger.endpoint.process_id
         messenger.serve(RESIZED, self._on_notice, GroupMembers)
 
+    def newest(self, members: GroupMembers) -> GroupMembers:
+        """Return the ranks that a group has now, as far as this process knows; from any thread."""
+        known = self.known.get(members.group)
+        return members if known is None or known.version < members.version else known
+
     def tell(self, members: GroupMembers) -> Promise[None]:
         """Say which ranks a group has now; from any thread.
 

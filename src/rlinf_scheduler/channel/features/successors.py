@@ -14,8 +14,9 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import timer
 from rlinf_scheduler.queueing.item import SubscriptionName
+from rlinf_scheduler.queueing.members import Resize
 from rlinf_scheduler.queueing.policy import OperationOver
-from rlinf_scheduler.queueing.producers import ProducerPlaces, Producers
+from rlinf_scheduler.queueing.producers import GroupProducers, ProducerPlaces, Producers
 from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.queueing.taps import GiveUpTap, Taps, Vacate
 
@@ -30,11 +31,14 @@ class ProducersFeature:
     def __init__(self, server: ChannelServer) -> None:
         self._server = server
         self._spec = server.spec
-        self.producers = Producers(server.spec.producers)
+        group = server.spec.producer_group
+        self.producers = GroupProducers(group) if group else Producers(server.spec.producers)
         server.handlers |= {control_wire.Join: self._join, control_wire.Leave: self._leave}
         server.on_lost.append(self.lose)
-        if server.spec.producers:
+        if server.spec.producers or group:
             server.describe_producers = self.producers.describe
+        if group:
+            server.handlers[Resize] = self._resize
 
     def _join(self, request: Request) -> None:
         join: control_wire.Join = request.head
@@ -45,6 +49,12 @@ class ProducersFeature:
         vacancy = self.producers.leave(request.peer_id, leave.number, failed=leave.failed)
         self._after_leaving([] if vacancy is None else [vacancy])
         request.reply(None)
+
+    def _resize(self, request: Request) -> None:
+        if isinstance(self.producers, GroupProducers):
+            self.producers.resize(request.head.members)
+        self._after_leaving([])
+        self._server.apply_request(request)
 
     def lose(self, client: str) -> None:
         """A client is gone."""
@@ -57,10 +67,13 @@ class ProducersFeature:
             self._server.runtime.call_later(self._spec.successor_s, partial(self._give_up, vacancy))
 
     def _why_refused(self, client: str, message: control_wire.Join) -> str:
-        if not self._spec.producers:
+        group = self._spec.producer_group
+        if not self._spec.producers and not group:
             return "its producers are not counted; create it with producers=n"
-        if self.producers.join(client, message.number, message.name):
+        if self.producers.join(client, message.number, message.name, message.members):
             return ""
+        if group and message.members is None:
+            return f"its producers are the ranks of '{group}', and '{message.name}' is none of them"
         return f"there is no place for another producer: {self.producers.describe()}"
 
     def _after_leaving(self, vacancies: list[int]) -> None:
