@@ -346,10 +346,6 @@ def test_a_channel_of_the_name_must_not_be_there(in_process, tmp_path):
             "queue 'default' holds 3 items, and maxsize is 2; channel 'bounds' was saved with maxsize=0",
         ),
         ({"max_bytes": 1000}, r"it holds \d+ bytes, and max_bytes is 1000; channel 'bounds' was saved with"),
-        (
-            {"producers": 1},
-            "2 of its producers were done, and producers is 1; channel 'bounds' was saved with produ",
-        ),
     ],
 )
 def test_what_breaks_the_bounds_is_refused(in_process, tmp_path, options, problem):

@@ -39,7 +39,7 @@ from rlinf_scheduler.queueing.messages import (
 )
 from rlinf_scheduler.queueing.order import WeightedFifo
 from rlinf_scheduler.queueing.out_of_turn import RankedItems
-from rlinf_scheduler.queueing.producers import Producers
+from rlinf_scheduler.queueing.producers import GroupProducers, Producers
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.shard_plan import ShardPlan
 from rlinf_scheduler.queueing.sharding import DonePart, Part, PartGetter, WantedPart
@@ -541,13 +541,54 @@ def test_a_producer_that_was_done_may_begin_once_more():
     assert not again.join("c", 1, "env:1")
 
 
-def test_more_producers_that_were_done_than_there_are_to_be_are_an_error():
+def test_fewer_producers_may_come_back_than_were_done():
     producers = Producers(2)
     for client in ("a", "b"):
         producers.join(client, 1, client)
         producers.leave(client, 1, failed=False)
-    with pytest.raises(ValueError, match="2 of its 2 producers were done, and it is to have 1"):
-        Producers(1).restore(producers.copy())
+    again = Producers(1)
+    again.restore(producers.copy())
+    assert again.over
+    assert again.join("c", 1, "a")
+
+
+def test_the_ranks_that_were_done_are_so_again_whoever_else_comes():
+    two, three = GroupRanks("env", (0, 1)), GroupRanks("env", (0, 1, 2), (2, 0))
+    producers, again = GroupProducers("env"), GroupProducers("env")
+    producers.join("a", 1, "env:0", two)
+    producers.leave("a", 1, failed=False)
+    again.restore(producers.copy())
+    for rank in (1, 2):
+        again.join("b", rank, f"env:{rank}", three)
+        assert not again.over
+        again.leave("b", rank, failed=False)
+    assert again.over
+
+
+def test_a_rank_that_has_left_is_waited_for_as_long_as_it_is_at_work():
+    producers = GroupProducers("env")
+    for rank in range(2):
+        producers.join(f"client{rank}", 1, f"env:{rank}", GroupRanks("env", (0, 1)))
+    producers.leave("client0", 1, failed=False)
+    producers.resize(GroupRanks("env", (0,), (0, 1)))
+    assert not producers.over
+    assert producers.lose("client1") == []
+    assert producers.over
+    producers.resize(GroupRanks("env", (0, 1), (0, 0)))  # that is older
+    producers.resize(GroupRanks("other", (0, 1), (9, 0)))
+    assert producers.over
+
+
+def test_the_place_of_a_rank_is_its_successors():
+    producers, members = GroupProducers("env"), GroupRanks("env", (0,))
+    assert producers.join("before", 1, "env:0", members)
+    assert producers.join("after", 1, "env:0", members)
+    assert not producers.join("after", 2, "env:0", members)
+    assert producers.lose("before") == []
+    (vacancy,) = producers.lose("after")
+    producers.give_up(vacancy)
+    assert producers.over
+    assert not producers.join("x", 1, "other:0", GroupRanks("other", (0,)))
 
 
 # What each part of the queues keeps beside structs, all of which are saved: in a snapshot, or made anew from it.
