@@ -717,7 +717,7 @@ def test_a_channel_of_another_name_or_bound_is_refused_with_what_is_there(holder
 )
 def test_a_journal_of_another_version_is_refused_with_what_to_do(holders, monkeypatch, version):
     with monkeypatch.context() as patched:
-        patched.setattr("rlinf_scheduler.durable.journal_records._version", lambda: version)
+        patched.setattr("rlinf_scheduler.durable.journal_records.VERSION", version)
         with LocalRuntime():
             Channel.create(holders.name, durable=holders.folder).put("item")
     with pytest.raises(

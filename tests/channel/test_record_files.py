@@ -1,5 +1,6 @@
 """Files of records are there whole or not at all, and what is wrong with one is said."""
 
+import contextlib
 import itertools
 import os
 import struct
@@ -40,7 +41,7 @@ def write(path, records=RECORDS):
 
 
 def read(path):
-    with RecordFile(str(path)) as file:
+    with contextlib.closing(RecordFile(str(path))) as file:
         head = file.head(Head, "a test's")
         records = [[bytes(frame) for frame in file.frames()] for _ in range(head.num)]
         file.end()

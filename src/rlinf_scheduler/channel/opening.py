@@ -17,9 +17,6 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
 
-# Has a server that is new hold what a checkpoint has.
-Restore = Callable[[ChannelServer], None]
-
 
 class HeldChannel(Protocol):
     """A channel that this process holds."""
@@ -83,7 +80,7 @@ class ChannelOpening:
         except Exception as error:  # noqa: BLE001 - it belongs to the waiter for the channel
             self.opened.set_exception(error)
 
-    def _open(self, restore: Restore | None = None) -> None:
+    def _open(self, restore: Callable[[ChannelServer], None] | None = None) -> None:
         session, spec = self.session, self.spec
         server = ChannelServer(session.messenger, spec, FEATURES)
         if restore is not None:

@@ -75,8 +75,6 @@ class ChannelServer:
         epoch: no other process has held the channel before, or will after this one.
     """
 
-    epoch = 0
-
     def __init__(
         self, runtime: Runtime, spec: ChannelSpec, features: Features, beside: Runtime | None = None
     ) -> None:
@@ -97,7 +95,7 @@ class ChannelServer:
         self.on_delete: Callable[[Callable[[], None]], None] = lambda then: then()
         self.describe_producers: Callable[[], str] = lambda: ""
         self.now = runtime.now()
-        self.num_delivered = 0
+        self.num_delivered = self.epoch = 0
         self.samples: deque[tuple[float, int, int]] = deque(maxlen=int(RATES_S / SAMPLE_S) + 1)
         self._next_sample = 0.0
         self._stopped = False

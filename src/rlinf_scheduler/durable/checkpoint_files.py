@@ -12,7 +12,7 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
@@ -154,11 +154,9 @@ class RecordFile:
         self._disk = disk
         self._num_read = 0
         self._place = len(MAGIC) + _VERSION.size
-        try:
+        with self._reading():
             self._file = disk.open_to_read(path)
             self._size = disk.fstat(self._file.fileno()).st_size
-        except OSError as error:
-            raise self._unreadable(error) from error
         try:
             self._check_begin()
         except BaseException:
@@ -167,10 +165,8 @@ class RecordFile:
 
     def _check_begin(self) -> None:
         path = self.path
-        try:
+        with self._reading():
             begin = self._disk.pread(self._file.fileno(), self._place, 0)
-        except OSError as error:
-            raise self._unreadable(error) from error
         if begin[: len(MAGIC)] != MAGIC[: len(begin)] or not begin:
             raise CheckpointError(path, f"it is no checkpoint: it begins with {begin[:8]!r}")
         if len(begin) < self._place:
@@ -203,17 +199,13 @@ class RecordFile:
         sizes = [size for (size,) in _SIZE.iter_unpack(found.head)]
         if sum(sizes) != len(found.frames):
             raise self._damaged()
-        try:
+        with self._reading():
             return found.cut(sizes)
-        except OSError as error:
-            raise self._unreadable(error) from error
 
     def _record(self) -> Record:
         self._num_read += 1
-        try:
+        with self._reading():
             found = read_record(self._disk, self._file.fileno(), self._place, self._size)
-        except OSError as error:
-            raise self._unreadable(error) from error
         if found is None:
             raise self._damaged()
         read, self._place = found
@@ -231,14 +223,12 @@ class RecordFile:
         """Close it."""
         self._file.close()
 
-    def __enter__(self) -> RecordFile:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    def _unreadable(self, error: OSError) -> CheckpointError:
-        return CheckpointError(self.path, f"it cannot be read: {error.strerror}")
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(self.path, f"it cannot be read: {error.strerror}") from error
 
     def _damaged(self) -> CheckpointError:
         return CheckpointError(self.path, f"it is cut off, or corrupt, in record {self._num_read}")
@@ -252,7 +242,7 @@ def read_channel(path: str, disk: Disk = DISK) -> SavedChannel:
     """
     if os.path.isdir(path):
         raise CheckpointError(path, "it is a folder; what is restored from is Cluster.load(path)")
-    with RecordFile(path, disk) as file:
+    with contextlib.closing(RecordFile(path, disk)) as file:
         head = file.head(ChannelHead, "a channel's")
         payloads = [ReceivedPayload(file.frames()) for _ in range(head.num_payloads)]
         file.end()
@@ -266,7 +256,7 @@ def load_job(path: str | os.PathLike[str], *, missing_ok: bool = False) -> Check
     index = os.path.join(folder, INDEX)
     if missing_ok and not os.path.exists(index):
         return Checkpoint(folder)
-    with RecordFile(index) as file:
+    with contextlib.closing(RecordFile(index)) as file:
         head = file.head(JobHead, "a job's")
         frames = file.frames()
         file.end()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -25,9 +24,10 @@ from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.policies import ChannelData
 from rlinf_scheduler.queueing.producers import ProducerPlaces
 from rlinf_scheduler.queueing.snapshot import Snapshot, with_rest
+from rlinf_scheduler.version import __version__
 
-# To be raised when the queues decide otherwise of what clients said, or records change.
-RULES = 4
+# Its rules are to be raised when the queues decide otherwise of what clients said, or records change.
+VERSION = f"{__version__}, rules 4"
 # So many frames are looked at together, whether they are small.
 JOINED = 100
 
@@ -275,8 +275,8 @@ def _checked(journal: Journal, header: record_log.Record, spec: ChannelSpec) -> 
     try:
         version, raw = msgspec.msgpack.decode(header.head, type=tuple[str, msgspec.Raw])
         # What has happened is to follow by the same rules again.
-        if version != _version():
-            problem = f"was written by version {version} of this library, and this is {_version()}"
+        if version != VERSION:
+            problem = f"was written by version {version} of this library, and this is {VERSION}"
             # What those saved is not read any more, either.
             too_old = version.endswith(("rules 1", "rules 2"))
             what_to_do = "save what it holds with that one, and restore it with this one"
@@ -296,15 +296,7 @@ def _checked(journal: Journal, header: record_log.Record, spec: ChannelSpec) -> 
 
 def header_of(spec: ChannelSpec) -> bytes:
     """Return the header of a journal."""
-    return msgspec.msgpack.encode((_version(), spec))
-
-
-def _version() -> str:
-    try:
-        version = metadata.version("rlinf-scheduler")
-    except metadata.PackageNotFoundError:
-        version = "unknown"
-    return f"{version}, rules {RULES}"
+    return msgspec.msgpack.encode((VERSION, spec))
 
 
 class _Frames:

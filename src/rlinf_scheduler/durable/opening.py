@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from rlinf_scheduler.channel.opening import ChannelOpening, Restore
+from rlinf_scheduler.channel.opening import ChannelOpening
 from rlinf_scheduler.channel.refusals import why_unregistered
+from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import KIND, ChannelRef, ChannelSpec
 from rlinf_scheduler.comm.directory import RETURNS, Entry
 from rlinf_scheduler.comm.disk import Disk
@@ -76,7 +77,9 @@ class DurableOpening:
             raise
         self._session.messenger.submit(partial(self._begin, journal, found, restore))
 
-    def _begin(self, journal: Journal, found: FoundJournal, restore: Restore | None) -> None:
+    def _begin(
+        self, journal: Journal, found: FoundJournal, restore: Callable[[ChannelServer], None] | None
+    ) -> None:
         channel = DurableChannel(self._session, found.spec, journal, self._begun.claims)
         self._try(channel, lambda: channel.begin(found, restore))
         found.snapshot = None  # what is over by now is to go
@@ -147,11 +150,10 @@ class DurableOpening:
         self._try(channel, channel.go_live)
         if not self._opened.done():
             # Its journal may fail before the directory has answered.
-            channel.on_stopped = partial(self._on_failed, channel)
+            channel.on_stopped = lambda: self._opened.set_exception(
+                ChannelLost(channel.spec.name, channel.why_over)
+            )
             self._register(channel)
-
-    def _on_failed(self, channel: DurableChannel) -> None:
-        self._opened.set_exception(ChannelLost(channel.spec.name, channel.why_over))
 
     def _try(self, channel: DurableChannel, step: Callable[[], None]) -> None:
         try:

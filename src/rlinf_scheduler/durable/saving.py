@@ -41,8 +41,7 @@ def save_channel(
     _check_savable(connection)
     file = checked_file(path)
     message = control_wire.Save("", _done(leases, connection), file)
-    saved: control_wire.Saved = connection.requests.ask(message, control_wire.Saved, limit_s)
-    _check(saved, connection, file, leases)
+    _ask_all([connection], [message], [file], leases, limit_s)
     for lease in leases:
         lease.ack()
 

@@ -42,7 +42,5 @@ FEATURES: Features = {
     control_wire.Peek: ExplainFeature,
     control_wire.Stats: ExplainFeature,
     control_wire.Explain: ExplainFeature,
-    control_wire.Look: _checkpoints,
-    control_wire.Save: _checkpoints,
-    control_wire.Forget: _checkpoints,
+    **dict.fromkeys((control_wire.Look, control_wire.Save, control_wire.Forget), _checkpoints),
 }
