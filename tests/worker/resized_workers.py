@@ -5,6 +5,7 @@ import signal
 import threading
 
 from rlinf.scheduler import Worker
+from rlinf_scheduler.errors import PlacementError
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.session.membership import Draining, GroupMembership
 
@@ -58,3 +59,38 @@ class Member(Worker):
 
     async def release(self):
         self.let_go.set()
+
+    def count(self, number):
+        yield from range(number)
+
+    def echo(self, mine, common):
+        return self.rank, mine, common
+
+
+class Caller(Worker):
+    """Calls a group that was sent to it, until it is told to end."""
+
+    def __init__(self):
+        super().__init__()
+        self.over = threading.Event()
+
+    def call(self, group):
+        """Return which ranks have answered, each time other ones than before, and how often it has called."""
+        seen, number = [], 0
+        while not self.over.is_set():
+            ranks = tuple(who[0] for who in group.who().wait(DEADLINE_S))
+            number += 1
+            if not seen or seen[-1] != ranks:
+                seen.append(ranks)
+        return seen, number
+
+    def left(self, group, rank):
+        """What a view says of a rank that has left, and whom the group has."""
+        try:
+            group.execute_on(rank).who().wait(DEADLINE_S)
+        except PlacementError as error:
+            return str(error), group.ranks
+        return "", group.ranks
+
+    async def end(self):
+        self.over.set()

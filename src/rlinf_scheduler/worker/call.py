@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -101,6 +101,7 @@ class Call:
         answered_at: when each outcome came, likewise; 0 where there is none.
         aborted: why nobody should wait any more; None as long as somebody should.
         is_read: somebody has asked for its result, or looks after it: what it fails with need not be logged.
+        is_of_members: it goes to all ranks that the group has when it is started.
         settled: done when every rank has answered or one has failed.
         complete: done when every rank has answered or failed.
     """
@@ -122,6 +123,7 @@ class Call:
         self.answered_at = [0.0] * len(targets)
         self.aborted: WorkerDied | CallCancelled | None = None
         self.is_read = False
+        self.is_of_members = False
         # Of one rank it is known beforehand who ends it, also for a wait that ends at its deadline.
         by = str(self.addresses[0]) if len(targets) == 1 else ""
         self.settled: Promise[None] = CallEnd(self.title, by)
@@ -187,6 +189,16 @@ class Call:
     def aim(self, index: int, target: Target) -> None:
         """Before it is started: a rank may have another process by now, or none."""
         self._targets[index] = target
+
+    def leave_out(self, ranks: Collection[int]) -> None:
+        """Before it is started: these have left the group since it was made."""
+        places = [place for place, address in enumerate(self.addresses) if address.rank not in ranks]
+        self.addresses = tuple(self.addresses[place] for place in places)
+        self._targets = [self._targets[place] for place in places]
+        self._payloads = [self._payloads[place] for place in places]
+        self._left = len(places)
+        for each in (self.outcomes, self.durations, self.sent_at, self.answered_at, self._numbers):
+            del each[len(places) :]  # alike of all ranks, as yet
 
     def go_on(self, target: Target) -> None:
         """A rank for whose process it waited has one."""

@@ -166,7 +166,7 @@ class WorkerGroup(Generic[T]):
     @property
     def placements(self) -> list[Placement]:
         """Where each rank runs."""
-        return [self._shared.ranks[rank].placement for rank in self._shared.members.ranks]
+        return [self._shared.rank(rank).placement for rank in self._shared.members.ranks]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -325,7 +325,7 @@ class WorkerGroup(Generic[T]):
     def _check_alive(self) -> None:
         shared = self._shared
         shared.session.messenger.check_process()
-        shared.check_alive(self._chosen)
+        shared.check_alive(self._chosen, of_members=self._selected is None)
 
     def _begin(self, method: str, encoded: list[Encoded], kind: CallKind) -> Any:
         """Call a method on the selected ranks, with the same arguments or with one set for each."""
@@ -341,6 +341,7 @@ class WorkerGroup(Generic[T]):
             target_after = shared.next_target
             again = CallAgain(target_after, repeats=self._retries, as_one=shared.are_one)
             call = Call(session.messenger, method, targets, arguments, kind, again)
+            call.is_of_members = self._selected is None
         reason_of_death = partial(shared.reason_of_death, call)
         result = self._result_of(call, reason_of_death, session.log_bus.flush)
         shared.begin(call, result)
@@ -377,7 +378,7 @@ class WorkerGroup(Generic[T]):
             ClusterError: the job's driver does not answer.
         """
         shared = self._shared
-        names = [str(shared.ranks[number].address) for number in self._chosen]
+        names = [str(shared.rank(number).address) for number in self._chosen]
         return stacks_of(shared.session, names, within_s)
 
     def profile(
@@ -404,7 +405,7 @@ class WorkerGroup(Generic[T]):
                 raise ConfigError(f"{name}={value!r}: it is a number above 0")
         shared = self._shared
         file = Path(path if path is not None else f"{self._name.replace('/', '-')}.speedscope.json")
-        ranks = [shared.ranks[number] for number in self._chosen]
+        ranks = [shared.rank(number) for number in self._chosen]
         take = of_room("profiling.sampled:take_profile")
         take(shared.session.messenger, ranks, seconds, rate_hz, file)
         return file
@@ -559,7 +560,7 @@ class WorkerGroup(Generic[T]):
         self._shared.session.messenger.check_process()
         state = {name: value for name, value in vars(self).items() if name not in _OF_THE_PROCESS}
         kind = getattr(type(self), "_without_users", type(self))
-        return sent_group, (kind, self._name, self._worker_class, self._world_size, state)
+        return sent_group, (kind, self._name, self._worker_class, state)
 
     def __getattr__(self, name: str) -> RemoteMethod:
         # Looked up only when this class has no such attribute: so it is a method of the user's class, or a mistake.

@@ -156,6 +156,8 @@ class GroupCalls(ABC, Generic[RankT]):
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _start(self, call: Call) -> None:
+        if call.is_of_members and not self.left.keys().isdisjoint(each.rank for each in call.addresses):
+            call.leave_out(self.left)
         self._pending.add(call)
         if self.stall_after_s:
             watch_stalls(self.session, call, self.stall_after_s)
@@ -196,10 +198,15 @@ class GroupCalls(ABC, Generic[RankT]):
 
     def target(self, number: int) -> Target:
         """Where a call to a rank goes now; from any thread."""
-        rank, endpoint = self.ranks[number], self.ranks[number].endpoint
+        rank = self.rank(number)
+        endpoint = rank.endpoint
         if number in self._deaths.away or (self._deaths.may_return and self._is_lost(endpoint)):
             return Target(rank.address, None)
         return Target(rank.address, endpoint, rank.gone)
+
+    def rank(self, number: int) -> RankT:
+        """A rank's process now; from any thread."""
+        return self.ranks[number]
 
     def _is_lost(self, endpoint: Endpoint | None) -> bool:
         return endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
@@ -244,14 +251,14 @@ class GroupCalls(ABC, Generic[RankT]):
         if messenger.why_closed:  # what is handed over after that may not be looked at any more
             raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")
 
-    def check_alive(self, wanted: Sequence[int]) -> None:
-        """Make sure that a call to these ranks can succeed.
+    def check_alive(self, wanted: Sequence[int], *, of_members: bool = False) -> None:
+        """Make sure that a call to these ranks can succeed; `of_members`: those that the group has just now.
 
         Raises:
             WorkerDied: it cannot: one is gone, with whom it ends.
             PlacementError: one is no member of the group any more.
         """
-        for rank in wanted:
+        for rank in () if of_members else wanted:
             if rank in self.left and not self._deaths.stopping:
                 raise PlacementError(f"group '{self.name}' has no rank {rank}: {self.left[rank]}")
         refusal = self._deaths.refusal(wanted, self.session.failure or TERMINATED)
@@ -265,7 +272,7 @@ class GroupCalls(ABC, Generic[RankT]):
 
     def health(self, number: int) -> RankHealth:
         """How a rank is."""
-        rank = self.ranks[number]
+        rank = self.rank(number)
         state, reason = self._state_of(number, rank)
         return RankHealth(rank.address, state, reason, rank.placement.node_rank, rank.pid, rank.num_restarts)
 

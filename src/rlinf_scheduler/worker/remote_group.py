@@ -9,7 +9,7 @@ from typing import Any, Never
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint
-from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, Entry
+from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, EPOCH, GROUPS, Entry, ranks_of
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import awaited
 from rlinf_scheduler.errors import ClusterError, CommError, LaunchTimeout, WorkerDied
@@ -17,7 +17,7 @@ from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.wording import seconds_text
-from rlinf_scheduler.worker.call import Target
+from rlinf_scheduler.worker.call import Call, Target
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
 from rlinf_scheduler.worker.home_wire import (
     END,
@@ -139,20 +139,52 @@ class RemoteGroup(GroupCalls[RemoteRank]):
 class SentGroup(GroupCalls[RemoteRank]):
     """The processes of a group that another process launched, and supervises.
 
-    A rank that dies ends its own calls here; the next call finds its successor, if it has one.
+    A rank that dies ends its own calls here; the next call finds its successor, if it has one. Of resizes it knows what
+    this process has heard by then.
 
     Raises:
-        WorkerDied: a rank is gone.
+        WorkerDied: a rank is gone, or the group is.
     """
 
-    def __init__(self, session: Session, name: str, world_size: int) -> None:
-        there = {entry.name: entry for entry in session.directory.list(f"{name}:")}
-        addresses = [WorkerAddress(name, rank) for rank in range(world_size)]
+    def __init__(self, session: Session, name: str) -> None:
+        heard = session.members.known.get(name)
+        entry = _find(session, f"{GROUPS}{name}", WorkerAddress(name, 0))
+        there = {each.name: each for each in session.directory.list(f"{name}:")}
+        addresses = [WorkerAddress(name, rank) for rank in ranks_of(entry)]
         ranks = [
-            _rank_of(address, there.get(str(address)) or _find(session, address)) for address in addresses
+            _rank_of(address, there.get(str(address)) or _find(session, str(address), address))
+            for address in addresses
         ]
-        members = GroupMembers(name, tuple(range(world_size)))
+        epoch = entry.info.get(EPOCH, 0)
+        members = GroupMembers(name, tuple(address.rank for address in addresses), epoch)
+        self._heard = session.members.known.get(name)
+        if self._heard is not None and self._heard is not heard and self._heard.epoch > epoch:
+            self._heard = heard  # it came after the answer
         super().__init__(session, members, ranks, "ignore", 0.0)
+
+    @property
+    def members(self) -> GroupMembers:
+        """The ranks that it has now, as far as this process has heard."""
+        self._hear()
+        return self._members
+
+    @members.setter
+    def members(self, members: GroupMembers) -> None:
+        self._members = members
+
+    def _hear(self) -> None:
+        """Take what was told of the group's ranks; whoever does so a second time changes nothing."""
+        heard = self.session.members.known.get(self.name)
+        if heard is None or heard is self._heard:
+            return
+        gone = [rank for rank in self._members.ranks if rank not in heard]
+        left = {**self.left, **dict.fromkeys(gone, "it has left, as its group was resized")}
+        self.left = {rank: why for rank, why in left.items() if rank not in heard}
+        self._members, self._heard = heard, heard
+
+    def _start(self, call: Call) -> None:
+        self._hear()
+        super()._start(call)
 
     def target(self, number: int) -> Target:
         """Where a call to a rank goes now; it may wait for a successor.
@@ -160,11 +192,21 @@ class SentGroup(GroupCalls[RemoteRank]):
         Raises:
             WorkerDied: the rank is gone.
         """
-        rank = self.ranks[number]
-        if self._is_lost(rank.endpoint):
-            rank = _rank_of(rank.address, _find(self.session, rank.address))
-            self.ranks = {**self.ranks, number: rank}
+        rank = self.rank(number)
         return Target(rank.address, rank.endpoint)
+
+    def rank(self, number: int) -> RemoteRank:
+        """A rank's process now.
+
+        Raises:
+            WorkerDied: the rank is gone.
+        """
+        rank = self.ranks.get(number)
+        if rank is None or self._is_lost(rank.endpoint):
+            address = WorkerAddress(self.name, number)
+            rank = _rank_of(address, _find(self.session, str(address), address))
+            self.ranks = {**self.ranks, number: rank}
+        return rank
 
     def restart(self, number: int, timeout_s: float) -> Never:
         """Refuse to: see `GroupCalls`."""
@@ -184,7 +226,7 @@ class SentGroup(GroupCalls[RemoteRank]):
         )
 
 
-def sent_group(group_class: Any, name: str, worker_class: Any, world_size: int, state: dict[str, Any]) -> Any:
+def sent_group(group_class: Any, name: str, worker_class: Any, state: dict[str, Any]) -> Any:
     """The group, or view of one, that was sent to this process.
 
     Raises:
@@ -192,15 +234,16 @@ def sent_group(group_class: Any, name: str, worker_class: Any, world_size: int, 
         WorkerDied: a rank is gone.
     """
     launched: Promise[GroupCalls[Any]] = Promise()
-    launched.set_result(SentGroup(current_session(), name, world_size))
-    group = group_class(name, worker_class, world_size, launched)
+    shared = SentGroup(current_session(), name)
+    launched.set_result(shared)
+    group = group_class(name, worker_class, shared.members.world_size, launched)
     vars(group).update(state)
     return group
 
 
-def _find(session: Session, address: WorkerAddress) -> Entry:
+def _find(session: Session, name: str, address: WorkerAddress) -> Entry:
     try:
-        return session.directory.lookup(str(address))
+        return session.directory.lookup(name)
     except CommError as error:
         raise WorkerDied(address.group, address.rank, "", str(error)) from error
 

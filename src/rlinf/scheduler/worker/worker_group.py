@@ -45,10 +45,10 @@ class WorkerGroup(core.WorkerGroup[T]):
         Raises:
             ClusterError: there is none of that name.
         """
-        sizes = current_session().directory.group_sizes()
-        if group_name not in sizes:
-            raise ClusterError(f"there is no group '{group_name}'; there is {list_names(sizes)}")
-        group: WorkerGroup[R] = sent_group(cls, group_name, worker_cls, sizes[group_name], {})
+        there = current_session().directory.group_ranks()
+        if group_name not in there:
+            raise ClusterError(f"there is no group '{group_name}'; there is {list_names(there)}")
+        group: WorkerGroup[R] = sent_group(cls, group_name, worker_cls, {})
         return group
 
     @property

@@ -1,0 +1,113 @@
+"""Calls of a group that grows and shrinks go to the members at the call, whoever calls; none fails for that."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from resized_workers import Caller, Member
+
+from effort import tries
+from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy
+from rlinf_scheduler.errors import PlacementError
+
+DEADLINE_S = 60.0
+TWO = PackedPlacementStrategy(0, 1)
+
+
+def launch(job, name, **options):
+    return Member.create_group().launch(job, TWO, name=name, **options)
+
+
+class Callers:
+    """Threads that call until the block ends; each call ends well."""
+
+    def __init__(self, *calls):
+        self._over = threading.Event()
+        self._pool = ThreadPoolExecutor(len(calls))
+        self._begun = [threading.Event() for _ in calls]
+        self._running = [
+            self._pool.submit(self._run, call, begun) for call, begun in zip(calls, self._begun, strict=True)
+        ]
+        self.results = []
+
+    def _run(self, call, begun):
+        results = []
+        while not self._over.is_set():
+            results.append(call())
+            begun.set()
+        return results
+
+    def __enter__(self):
+        for begun in self._begun:
+            assert begun.wait(DEADLINE_S)
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self.results = [each.result(DEADLINE_S) for each in self._running]
+        self._pool.shutdown()
+
+
+def numbers(answers):
+    return tuple(who[0] for who in answers)
+
+
+def test_calls_and_views_go_on_while_their_group_is_resized(forked_job):
+    group = launch(forked_job, "called")
+    sets = {(0, 1)}
+
+    def whole():
+        return numbers(group.who().wait(DEADLINE_S))
+
+    def scattered():
+        view = group[:2]
+        return view.scatter("ab").echo("c").wait(DEADLINE_S)
+
+    def streamed():
+        return list(group[0].count(3))
+
+    with Callers(whole, whole, scattered, streamed) as callers:
+        for _ in range(tries(3)):
+            group.grow(1)
+            sets.add(group.ranks)
+            group.shrink(1)
+    first, second, scattered_to, streams = callers.results
+    assert {*first, *second} <= sets
+    assert len({*first, *second}) > 1
+    assert set(map(tuple, scattered_to)) == {((0, "a", "c"), (1, "b", "c"))}
+    assert all(each == [[0], [1], [2]] for each in streams)
+
+
+def test_a_group_that_was_sent_goes_to_the_members_that_there_are(forked_job):
+    group = launch(forked_job, "sent")
+    callers = Caller.create_group().launch(
+        forked_job, NodePlacementStrategy([0, 0]), name="callers", max_concurrency=2
+    )
+    calling = callers.call(group)
+    group.grow(2)
+    group.shrink(ranks=[1])
+    group.shrink(ranks=[3])
+    assert group.ranks == (0, 2)
+    assert numbers(group.who().wait(DEADLINE_S)) == (0, 2)
+    callers.end().wait(DEADLINE_S)
+    for seen, number in calling.wait(DEADLINE_S):
+        assert set(seen) <= {(0, 1), (0, 1, 2, 3), (0, 2, 3), (0, 2)}
+        assert number >= len(seen)
+    fresh = Caller.create_group().launch(forked_job, NodePlacementStrategy([0]), name="fresh")
+    problem, ranks = fresh.left(group, 0).wait(DEADLINE_S)[0]
+    assert (problem, ranks) == ("", (0, 2))
+    problem, ranks = fresh.left(group, 3).wait(DEADLINE_S)[0]
+    assert "has ranks 0, 2, not 3" in problem
+
+
+def test_a_view_keeps_its_ranks_and_says_that_one_has_left(forked_job):
+    group = launch(forked_job, "viewed")
+    view, scattered = group.execute_on(1, 0), group.scatter(["a", "b"])
+    group.grow(1)
+    assert numbers(view.who().wait(DEADLINE_S)) == (1, 0)
+    assert scattered.echo("c").wait(DEADLINE_S) == [(0, "a", "c"), (1, "b", "c")]
+    group.shrink(ranks=[1])
+    for call in (view.who, lambda: scattered.echo("c")):
+        with pytest.raises(PlacementError, match="has no rank 1: it left at"):
+            call()
+    assert group[-1].ranks == (2,)
