@@ -31,6 +31,7 @@ LAYERS = (
     ("ray_backend",),
     ("host",),
     ("worker",),
+    ("scaling",),
     ("opening",),
     ("job_server",),
     ("detached",),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PackedPlacementStrategy,
         Placement,
         PlacementStrategy,
+        ScalingOptions,
         Topology,
     )
     from rlinf_scheduler.weights.held import Slice
@@ -49,6 +50,7 @@ __all__ = [
     "Placement",
     "PlacementStrategy",
     "Rows",
+    "ScalingOptions",
     "Slice",
     "Topology",
     "Worker",

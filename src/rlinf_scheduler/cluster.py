@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import ModuleType
@@ -20,6 +20,7 @@ from rlinf_scheduler.channel import (
 )
 from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.comm import on_fork_in_child
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.config import ClusterConfig, read_cluster_config
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.config.nodes import check_one_number
@@ -48,21 +49,27 @@ from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.observe.why import WITHIN_S, Why, why
 from rlinf_scheduler.opening import check_node_count, open_session, refresh_nodes, session_with_ray
 from rlinf_scheduler.placement import ComponentPlacement
-from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.planning import ScalingOptions, Topology
+from rlinf_scheduler.planning.scaling import ScalingPolicy
 from rlinf_scheduler.rooms import of_room
+from rlinf_scheduler.scaling.autoscale import Autoscale
+from rlinf_scheduler.scaling.lending import Loan
 from rlinf_scheduler.session import Session, SideBySide
 from rlinf_scheduler.session.session import why_left
 from rlinf_scheduler.weights import AllWeights, published_weights
-from rlinf_scheduler.wording import counted
+from rlinf_scheduler.wording import counted, list_names
 from rlinf_scheduler.worker.group import WorkerGroup
-from rlinf_scheduler.worker.group_calls import FailFast
+from rlinf_scheduler.worker.group_calls import FailFast, GroupCalls
 from rlinf_scheduler.worker.node_watch import NodeWatch
-from rlinf_scheduler.worker.supervision import GroupEntry, groups_in
+from rlinf_scheduler.worker.supervision import GroupEntry, groups_in, groups_of
+from rlinf_scheduler.worker.worker import Worker
 
 if TYPE_CHECKING:
     from rlinf_scheduler.config.metrics import Reduction
 
-_NOT_ELASTIC = "groups do not grow and shrink while they run: there are no elastic groups yet"
+_NOT_ELASTIC = (
+    "groups are not made elastic by RLinf's rules; cluster.autoscale() grows and shrinks them by ours"
+)
 _FIXED_SIZES = "auto_scheduler: false keeps the sizes of component_placement"
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
 # Beyond that it does not fit where it is shown.
@@ -465,6 +472,87 @@ class Cluster:
             ClusterError: the job's driver does not answer.
         """
         return received(begin_status(self.session))
+
+    def autoscale(
+        self,
+        group: WorkerGroup[Any] | str,
+        *,
+        min: int,
+        max: int,
+        by: str = "queue_wait",
+        options: ScalingOptions | None = None,
+        dry_run: bool = False,
+        on_grow: Callable[[WorkerGroup[Any]], object] | None = None,
+    ) -> Autoscale:
+        """Have a group grow while it is waited for, and shrink while it is not; until `stop()`, or the job ends.
+
+        It goes by what `report()` knows. What it decides, and why, is in `decisions` of what it returns, and told by
+        the event `Autoscaled`. It takes free devices only: where there are none, it stays as it is, and says who has
+        them.
+
+            policy = cluster.autoscale("rollout", min=2, max=8, by="queue_wait")
+
+        Args:
+            group: the group, or its name.
+            min, max: how many ranks it has.
+            by: "queue_wait": the share of their time that others wait for items that it puts, or answers it gives, in
+                channels. "result_wait": that they wait for results of calls of it.
+            options: when it grows and shrinks, and how.
+            dry_run: nothing is changed; what would be is told.
+            on_grow: called with a view of the ranks that have come, to have them begin: `lambda new: new.serve()`.
+
+        Raises:
+            ConfigError: an argument is not what is said above, or the group has a policy already.
+            ClusterError: this process has not launched a group of that name.
+        """
+        policy = ScalingPolicy(min, max, options or ScalingOptions())
+        workers = self._launched(group)
+        return Autoscale(self.session, workers, policy, by=by, dry_run=bool(dry_run), on_grow=on_grow)
+
+    def lend(
+        self,
+        lender: WorkerGroup[Any] | str,
+        *,
+        to: WorkerGroup[Any] | str,
+        num_workers: int | None = None,
+        drain_s: float = 30.0,
+    ) -> Loan:
+        """Let a group have further ranks on the devices of another one, between two phases, say.
+
+        `loan.plan()` says before which devices, which weights, and how much memory. The lender's memory is left by its
+        own `device_lock(offload=...)`.
+
+            with cluster.lend("actor", to="rollout", num_workers=2) as loan:
+                collect(loan.ranks)
+
+        Args:
+            lender: whose devices these are: a group, or its name.
+            to: the group that grows; each of its further ranks has as many devices as one has now.
+            num_workers: how many further ranks; None: as many as there are devices for.
+            drain_s: how long these may take to finish at the end, in seconds.
+
+        Raises:
+            PlacementError: the lender has no devices for so many.
+            ClusterError: this process has not launched a group of that name.
+            ConfigError: an argument is not what is said above.
+        """
+        if num_workers is not None and whole_number(num_workers, lowest=1) is None:
+            raise ConfigError(f"num_workers={num_workers!r}: it is a whole number from 1")
+        groups = self._launched(lender), self._launched(to)
+        limit_s = checked_seconds("drain_s", drain_s)
+        return Loan(self.session, *groups, num_workers, self.topology, limit_s)
+
+    def _launched(self, group: WorkerGroup[Any] | str) -> WorkerGroup[Any]:
+        """A group that this process has launched, by its name."""
+        if isinstance(group, WorkerGroup):
+            return WorkerGroup.plain(group)
+        there = {each.name: each for each in groups_of(self.session)}
+        if group not in there:
+            problem = f"this process has launched no group {group!r}; {list_names(there) or 'none'} it has"
+            raise ClusterError(problem)
+        done: Promise[GroupCalls[Any]] = Promise()
+        done.set_result(there[group])
+        return WorkerGroup(group, Worker, len(there[group].ranks), done)
 
     def log_metrics(
         self, metrics: Mapping[str, Any], step: int | None = None, *, reduce: Reduction | None = None

@@ -129,6 +129,22 @@ class RankDrained:
 
 
 @dataclass(frozen=True, slots=True)
+class Autoscaled:
+    """The policy of a group had it grow or shrink; in a dry run it would have.
+
+    Attributes:
+        before, after: how many ranks it had, and has.
+        reason: why, with the figures that the policy goes by.
+    """
+
+    group: str
+    before: int
+    after: int
+    reason: str
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStarted:
     """One rank has finished `__init__`; `devices` are the accelerators that it sees, by UUID where that is known.
 
@@ -319,6 +335,7 @@ Event = (
     | GroupLaunched
     | GroupResized
     | RankDrained
+    | Autoscaled
     | WorkerStarted
     | WorkerLost
     | WorkerReturned

@@ -37,7 +37,9 @@ def test_a_job_server_that_cannot_be_opened_ends_when_it_has_tried(ended, monkey
 
     monkeypatch.setattr(job_server, "look_at_nodes", look)
     monkeypatch.setattr(job_server, "UNOPENED_S", 0.05)
-    order = job_server.pickle.dumps(JobServerSpec("job", "program", 99, 1.0, job_server.pickle.dumps(None)))
+    order = job_server.pickle.dumps(
+        JobServerSpec("job", "program", 99, 1.0, job_server.pickle.dumps(ClusterConfig()))
+    )
     with pytest.raises(LookupError, match="too few nodes"):
         JobServer().open(order)
     assert early == [False]

@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_scheduler.errors import ConfigError
-from rlinf_scheduler.planning.scaling import ScalingPolicy, ScalingRules, ScalingSample
+from rlinf_scheduler.planning.scaling import ScalingOptions, ScalingPolicy, ScalingSample
 
 
-def decided(rules, samples, size):
+def rules_of(least, most, **options):
+    return ScalingPolicy(least, most, ScalingOptions(**options))
+
+
+def decided(policy, samples, size):
     """What is decided of each sample, where what is decided is done."""
-    policy, decisions = ScalingPolicy(rules), []
+    decisions = []
     for sample in samples:
         decisions.append(policy.decide(sample, size))
         size = decisions[-1].after
@@ -23,7 +27,7 @@ def steady(waited_for, spare, size, **rules):
     """The decision after a minute of which every ten seconds were alike."""
     samples = [ScalingSample(10.0 * number, waited_for, spare) for number in range(7)]
     rules = {"least": 2, "most": 8, "for_s": 60.0, "cooldown_s": 0.0, **rules}
-    *before, last = decided(ScalingRules(**rules), samples, size)
+    *before, last = decided(rules_of(**rules), samples, size)
     assert {each.action for each in before} == {"stay"}, "it was not looked at for long enough"
     return str(last)
 
@@ -73,15 +77,14 @@ def test_what_a_group_did_for_a_minute_decides(waited_for, spare, size, rules, d
 
 
 def test_one_that_was_lost_is_replaced_and_one_too_many_goes_whatever_the_figures_say():
-    rules = ScalingRules(2, 4, cooldown_s=0.0)
-    [fewer] = decided(rules, [ScalingSample(0.0, 0.0, 1.0)], 1)
-    [more] = decided(rules, [ScalingSample(0.0, 1.0, 0.0)], 6)
+    [fewer] = decided(rules_of(2, 4, cooldown_s=0.0), [ScalingSample(0.0, 0.0, 1.0)], 1)
+    [more] = decided(rules_of(2, 4, cooldown_s=0.0), [ScalingSample(0.0, 1.0, 0.0)], 6)
     assert str(fewer) == "grow from 1 to 2: it has fewer than 2, the least"
     assert str(more) == "shrink from 6 to 5: it has more than 4, the most"
 
 
 def test_after_a_change_nothing_is_changed_for_a_while_and_what_was_before_does_not_count():
-    rules = ScalingRules(1, 8, for_s=20.0, cooldown_s=30.0)
+    rules = rules_of(1, 8, for_s=20.0, cooldown_s=30.0)
     samples = [ScalingSample(10.0 * number, 1.0, 0.0) for number in range(9)]
     decisions = decided(rules, samples, 1)
     assert [each.action for each in decisions] == ["stay"] * 2 + ["grow"] + ["stay"] * 2 + ["grow"] + [
@@ -91,7 +94,7 @@ def test_after_a_change_nothing_is_changed_for_a_while_and_what_was_before_does_
 
 
 def test_a_peak_that_is_over_is_forgotten():
-    rules = ScalingRules(1, 8, for_s=20.0, cooldown_s=0.0)
+    rules = rules_of(1, 8, for_s=20.0, cooldown_s=0.0)
     shares = (0.0, 0.0, 0.3, 0.1, 0.1)
     samples = [ScalingSample(10.0 * number, share, 0.0) for number, share in enumerate(shares)]
     last = decided(rules, samples, 2)[-1]
@@ -110,7 +113,7 @@ def test_a_peak_that_is_over_is_forgotten():
 def test_a_group_stays_within_its_limits_and_changes_seldom_enough(
     course, size, least, span, step, for_s, cooldown_s
 ):
-    rules = ScalingRules(least, least + span, step=step, for_s=for_s, cooldown_s=cooldown_s)
+    rules = rules_of(least, least + span, step=step, for_s=for_s, cooldown_s=cooldown_s)
     now, samples = 0.0, []
     for took_s, waited_for, spare in course:
         now += took_s
@@ -130,12 +133,12 @@ def test_a_group_stays_within_its_limits_and_changes_seldom_enough(
         if before.action != after.action and rules.least <= after.before <= rules.most:
             seen = [s for s in samples if before.at < s.at <= after.at]
             assert after.at - before.at >= for_s
-            assert any((s.waited_for > rules.grow_above) == (after.action == "grow") for s in seen)
+            assert any((s.waited_for > rules.options.grow_above) == (after.action == "grow") for s in seen)
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 8))
 def test_steady_figures_never_have_a_group_grow_and_shrink_in_turns(waited_for, spare, size):
-    rules = ScalingRules(1, 8, for_s=5.0, cooldown_s=0.0)
+    rules = rules_of(1, 8, for_s=5.0, cooldown_s=0.0)
     samples = [ScalingSample(float(number), waited_for, spare) for number in range(200)]
     actions = {each.action for each in decided(rules, samples, size)}
     assert not {"grow", "shrink"} <= actions
@@ -156,5 +159,5 @@ def test_steady_figures_never_have_a_group_grow_and_shrink_in_turns(waited_for, 
 )
 def test_rules_that_contradict_each_other_are_told(rules, problem):
     with pytest.raises(ConfigError) as caught:
-        ScalingRules(**{"least": 2, "most": 8, **rules})
+        rules_of(**{"least": 2, "most": 8, **rules})
     assert str(caught.value).startswith(problem)

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.worker import merge_batches as merge_batches
     from rlinf.scheduler.worker import split_batch as split_batch
     from rlinf.scheduler.worker import split_channel_message as split_channel_message
-    from rlinf_scheduler import Rows, Slice
+    from rlinf_scheduler import Rows, ScalingOptions, Slice
 else:
     __getattr__ = declared(globals(), "rlinf_scheduler")
 
@@ -78,6 +78,7 @@ __all__ = [
     "Placement",
     "PlacementStrategy",
     "Rows",
+    "ScalingOptions",
     "Slice",
     "Topology",
     "Tracer",

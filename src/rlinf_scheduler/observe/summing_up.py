@@ -139,6 +139,13 @@ _SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
         ),
     ),
     told.NodeLost: (ERROR, lambda event: event.reason),
+    told.Autoscaled: (
+        INFO,
+        lambda event: (
+            f"'{event.group}' {'would have' if event.dry_run else 'has'} {event.after} ranks, not {event.before}: "
+            f"{event.reason}"
+        ),
+    ),
     told.NodeDraining: (WARNING, lambda event: event.reason),
     told.JobLost: (ERROR, lambda event: f"this process leaves the job: {event.reason}"),
     told.NodeUnresponsive: (WARNING, lambda event: event.reason),

@@ -32,51 +32,53 @@ class ScalingSample:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingRules:
-    """Between what a group grows and shrinks, and when.
+class ScalingOptions:
+    """When a group grows and shrinks, and how.
 
     Attributes:
-        least, most: how many ranks it has.
-        step: how many come or go at a time.
+        step: how many ranks come or go at a time.
         grow_above: it grows when it is waited for more than this share of the time.
         shrink_below: it shrinks when it is waited for less than this share, and the ranks that stay could do its work.
+        full: the ranks that stay are to be at work for no more than this share of their time.
         for_s: over how long these are looked at, in seconds: some steps of the job.
         cooldown_s: how long nothing is changed after a change, in seconds.
-        full: the ranks that stay are to be at work for no more than this share of their time.
+        every_s: how often it is looked at, in seconds.
+        drain_s: how long a rank that leaves may take to finish what it has, in seconds.
 
     Raises:
-        ConfigError: they contradict each other.
+        ConfigError: one of them is not what is said above, or they contradict each other.
     """
 
-    least: int
-    most: int
     step: int = 1
     grow_above: float = 0.2
     shrink_below: float = 0.05
+    full: float = 0.9
     for_s: float = 30.0
     cooldown_s: float = 60.0
-    full: float = 0.9
+    every_s: float = 5.0
+    drain_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for name, lowest in (("least", 1), ("most", 1), ("step", 1)):
-            if whole_number(getattr(self, name), lowest=lowest) is None:
-                raise ConfigError(
-                    f"{_SAID.get(name, name)}={getattr(self, name)!r}: it is a whole number from 1"
-                )
-        if self.most < self.least:
-            raise ConfigError(f"max={self.most} is less than min={self.least}")
+        check_number("step", self.step)
         for name in ("grow_above", "shrink_below", "full"):
             if not _is_number(value := getattr(self, name)) or not 0 <= value <= 1:
                 raise ConfigError(f"{name}={value!r}: it is a share, from 0 to 1")
-        for name in ("for_s", "cooldown_s"):
-            if not _is_number(value := getattr(self, name)) or value < 0:
+        for name in ("for_s", "cooldown_s", "every_s", "drain_s"):
+            if not _is_number(value := getattr(self, name)) or value < 0 or (name == "every_s" and not value):
                 raise ConfigError(f"{name}={value!r}: it is a number of seconds")
         if self.shrink_below >= self.grow_above:
             problem = f"shrink_below={self.shrink_below} is not below grow_above={self.grow_above}"
             raise ConfigError(problem, hint="the group would grow and shrink in turns")
 
 
-_SAID = {"least": "min", "most": "max"}
+def check_number(name: str, value: object) -> None:
+    """Make sure that it is a number of ranks.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if whole_number(value, lowest=1) is None:
+        raise ConfigError(f"{name}={value!r}: it is a whole number from 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,13 @@ class ScalingPolicy:
     """Decides, sample by sample.
 
     Args:
-        rules: see there.
+        least, most: how many ranks the group has.
+        options: when it grows and shrinks.
 
-    >>> policy = ScalingPolicy(ScalingRules(2, 8, for_s=10.0, cooldown_s=0.0))
+    Raises:
+        ConfigError: the numbers contradict each other.
+
+    >>> policy = ScalingPolicy(2, 8, ScalingOptions(for_s=10.0, cooldown_s=0.0))
     >>> for at in (0.0, 5.0, 10.0):
     ...     decision = policy.decide(ScalingSample(at, waited_for=0.4, spare=0.1), size=2)
     >>> print(decision)
@@ -123,8 +129,12 @@ class ScalingPolicy:
     stay at 3: it is looked at for 5 of 10 s since it was changed
     """
 
-    def __init__(self, rules: ScalingRules) -> None:
-        self.rules = rules
+    def __init__(self, least: int, most: int, options: ScalingOptions) -> None:
+        check_number("min", least)
+        check_number("max", most)
+        if most < least:
+            raise ConfigError(f"max={most} is less than min={least}")
+        self.least, self.most, self.options = least, most, options
         self._samples: deque[ScalingSample] = deque()
         # Since when samples count: the first one, or the last change.
         self._since: float | None = None
@@ -150,45 +160,45 @@ class ScalingPolicy:
         self._since = self._changed_at = at
 
     def _wanted(self, now: float, size: int) -> tuple[int, str]:
-        rules = self.rules
-        paused_s = rules.cooldown_s if self._changed_at is None else now - self._changed_at
-        if paused_s < rules.cooldown_s:
+        options = self.options
+        paused_s = options.cooldown_s if self._changed_at is None else now - self._changed_at
+        if paused_s < options.cooldown_s:
             return (
                 size,
-                f"it was changed {seconds_text(paused_s)} ago, and stays for {seconds_text(rules.cooldown_s)}",
+                f"it was changed {seconds_text(paused_s)} ago, and stays for {seconds_text(options.cooldown_s)}",
             )
-        if size < rules.least:
-            return min(rules.least, size + rules.step), f"it has fewer than {rules.least}, the least"
-        if size > rules.most:
-            return max(rules.most, size - rules.step), f"it has more than {rules.most}, the most"
+        if size < self.least:
+            return min(self.least, size + options.step), f"it has fewer than {self.least}, the least"
+        if size > self.most:
+            return max(self.most, size - options.step), f"it has more than {self.most}, the most"
         seen_s = now - (now if self._since is None else self._since)
-        if seen_s < rules.for_s or not self._samples:
+        if seen_s < options.for_s or not self._samples:
             since = "since it was changed" if self._changed_at is not None else "since the beginning"
-            return size, f"it is looked at for {seen_s:.0f} of {seconds_text(rules.for_s)} {since}"
+            return size, f"it is looked at for {seen_s:.0f} of {seconds_text(options.for_s)} {since}"
         waited_for, spare = self._means(now)
         return self._by_load(size, waited_for, spare)
 
     def _by_load(self, size: int, waited_for: float, spare: float) -> tuple[int, str]:
-        rules = self.rules
-        waited = f"it was waited for {waited_for:.0%} of the last {seconds_text(rules.for_s)}"
-        if waited_for > rules.grow_above:
-            more = f"{waited}, more than {rules.grow_above:.0%}"
-            if size == rules.most:
+        options = self.options
+        waited = f"it was waited for {waited_for:.0%} of the last {seconds_text(options.for_s)}"
+        if waited_for > options.grow_above:
+            more = f"{waited}, more than {options.grow_above:.0%}"
+            if size == self.most:
                 return size, f"{more}; it has {size}, the most"
-            return min(rules.most, size + rules.step), more
-        if waited_for >= rules.shrink_below:
-            return size, f"{waited}, between {rules.shrink_below:.0%} and {rules.grow_above:.0%}"
-        less = f"{waited}, less than {rules.shrink_below:.0%}"
-        fewer = max(rules.least, size - rules.step)
+            return min(self.most, size + options.step), more
+        if waited_for >= options.shrink_below:
+            return size, f"{waited}, between {options.shrink_below:.0%} and {options.grow_above:.0%}"
+        less = f"{waited}, less than {options.shrink_below:.0%}"
+        fewer = max(self.least, size - options.step)
         if fewer == size:
             return size, f"{less}; it has {size}, the least"
         busy = (1 - spare) * size / fewer
         would = f"{counted(fewer, 'rank')} would be at work {min(1.0, busy):.0%} of the time"
-        return (fewer, f"{less}, and {would}") if busy <= rules.full else (size, f"{less}, but {would}")
+        return (fewer, f"{less}, and {would}") if busy <= options.full else (size, f"{less}, but {would}")
 
     def _means(self, now: float) -> tuple[float, float]:
         """How much it was waited for, and had to spare, over the window; samples of before it are forgotten."""
-        begin = now - self.rules.for_s
+        begin = now - self.options.for_s
         while len(self._samples) > 1 and self._samples[0].at <= begin:
             self._since = self._samples.popleft().at
         waited_s = spare_s = 0.0

@@ -1,0 +1,1 @@
+"""Groups that are grown and shrunk by a policy, and devices that are lent from one group to another."""

@@ -1,0 +1,192 @@
+"""`cluster.autoscale`: a thread of the driver that looks at a group, decides by the policy, and grows or shrinks it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rlinf_scheduler.errors import ClusterError, ConfigError, PlacementError, SchedulerError
+from rlinf_scheduler.events import Autoscaled
+from rlinf_scheduler.observe.report import WITHIN_S
+from rlinf_scheduler.observe.time_service import ask_times
+from rlinf_scheduler.planning.scaling import ScalingDecision, ScalingPolicy
+from rlinf_scheduler.scaling.measures import MEASURES, TimesSoFar, sample_between, times_so_far
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.wording import did_you_mean, list_names
+from rlinf_scheduler.worker.group import WorkerGroup
+from rlinf_scheduler.worker.supervision import groups_of
+
+# So many decisions are remembered.
+_MAX_DECISIONS = 256
+_log = logging.getLogger(__name__)
+
+
+class Autoscale:
+    """A policy that grows and shrinks a group, until it is stopped or the job ends.
+
+    Args:
+        session: of the process that launched the group.
+        group: which.
+        policy: decides.
+        by: the measure, one of `MEASURES`.
+        dry_run: nothing is changed: what would be is told.
+        on_grow: called with the ranks that have come, to have them begin.
+
+    Attributes:
+        group: the group's name.
+        policy: see above.
+        last: what was decided last, with its reason; None at first.
+
+    Raises:
+        ConfigError: there is no such measure, or the group has a policy.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        group: WorkerGroup[Any],
+        policy: ScalingPolicy,
+        *,
+        by: str,
+        dry_run: bool,
+        on_grow: Callable[[WorkerGroup[Any]], object] | None,
+    ) -> None:
+        if by not in MEASURES:
+            problem = f"by={by!r}: a group is scaled by {' or '.join(map(repr, MEASURES))}"
+            raise ConfigError(problem, hint=did_you_mean(by, MEASURES))
+        self.group, self.policy = group.name, policy
+        self._session, self._workers, self._by, self._dry_run = session, group, by, dry_run
+        self.last: ScalingDecision | None = None
+        self._on_grow = on_grow
+        self._decisions: deque[ScalingDecision] = deque(maxlen=_MAX_DECISIONS)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"rlinf-autoscale-{self.group}", daemon=True)
+        session.service(Autoscales).add(self)
+        self._thread.start()
+
+    @property
+    def decisions(self) -> tuple[ScalingDecision, ...]:
+        """What was changed, would have been, or could not be, each with its reason; the newest last."""
+        return tuple(self._decisions)
+
+    def end(self) -> None:
+        """Decide no more; returns at once."""
+        self._over.set()
+
+    def stop(self, timeout_s: float = 120.0) -> None:
+        """Decide no more; a resize that goes on is waited for.
+
+        Raises:
+            ClusterError: it is not over at the deadline.
+        """
+        self.end()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise ClusterError(
+                f"the policy of '{self.group}' is at a resize that is not over after {timeout_s:.0f} s"
+            )
+        self._session.service(Autoscales).remove(self)
+
+    def _run(self) -> None:
+        before: TimesSoFar | None = None
+        while not self._over.wait(self.policy.options.every_s):
+            try:
+                after = times_so_far(ask_times(self._session, WITHIN_S), self.group, self._by)
+                if before is not None:
+                    self._take(
+                        self.policy.decide(
+                            sample_between(before, after, self.group), self._workers.world_size
+                        )
+                    )
+                before = after
+            except SchedulerError as error:
+                if self._session.closed or self.group not in self._session.directory.group_sizes():
+                    return
+                _log.warning("the policy of '%s' could not look: %s", self.group, error)
+
+    def _take(self, decision: ScalingDecision) -> None:
+        """Do what was decided, and remember it."""
+        if decision.action != "stay" and not self._dry_run:
+            began = time.monotonic()
+            try:
+                self._resize(decision.after - decision.before)
+            except SchedulerError as error:
+                reason = (
+                    f"it was to {decision.action} to {decision.after}, and cannot: {self._why_not(error)}"
+                )
+                decision = ScalingDecision(decision.at, decision.before, decision.before, reason)
+            self.policy.changed(decision.at + time.monotonic() - began)
+            self._note(decision)
+        elif decision.action != "stay":
+            self._note(decision)
+        self.last = decision
+
+    def _resize(self, by: int) -> None:
+        if by < 0:
+            self._workers.shrink(-by, drain_s=self.policy.options.drain_s)
+            return
+        ranks = self._workers.grow(by)
+        if self._on_grow is not None:
+            try:
+                self._on_grow(self._workers.execute_on(*ranks))
+            except Exception:  # noqa: BLE001 - the user's code: they stay, and are called by others, maybe
+                _log.exception("on_grow of the policy of '%s' failed for ranks %s", self.group, ranks)
+
+    def _why_not(self, error: SchedulerError) -> str:
+        first = str(error).partition("\n")[0]
+        if not isinstance(error, PlacementError):
+            return first
+        holders = sorted(
+            each.name
+            for each in groups_of(self._session)
+            if each.name != self.group
+            and any(rank.placement.has_accelerators for rank in each.ranks.values())
+        )
+        return f"{first}; accelerators are held by {list_names(holders)}" if holders else first
+
+    def _note(self, decision: ScalingDecision) -> None:
+        last = self._decisions[-1] if self._decisions else None
+        if decision.action != "stay":
+            about = decision.before, decision.after, decision.reason, self._dry_run
+            self._session.bus.emit(Autoscaled(self.group, *about))
+        elif last is not None and (last.after, last.reason) == (decision.after, decision.reason):
+            return  # it was told that it cannot
+        self._decisions.append(decision)
+
+
+class Autoscales:
+    """The policies that a process runs; a service of its session."""
+
+    def __init__(self, session: Session) -> None:
+        self._by_group: dict[str, Autoscale] = {}
+        self._lock = threading.Lock()
+        session.on_close(self.end)
+
+    def add(self, policy: Autoscale) -> None:
+        """One begins.
+
+        Raises:
+            ConfigError: its group has one.
+        """
+        with self._lock:
+            first = self._by_group.get(policy.group)
+            if first is not None:
+                limits = f"{first.policy.least} to {first.policy.most} ranks"
+                problem = f"'{policy.group}' has a policy already, of {limits}"
+                raise ConfigError(problem, hint="stop() it first")
+            self._by_group[policy.group] = policy
+
+    def end(self) -> None:
+        """The job ends."""
+        for policy in list(self._by_group.values()):
+            policy.end()
+
+    def remove(self, policy: Autoscale) -> None:
+        """One has ended."""
+        with self._lock:
+            if self._by_group.get(policy.group) is policy:
+                del self._by_group[policy.group]

@@ -1,0 +1,129 @@
+"""A policy that grows and shrinks a group of real processes, and devices that are lent."""
+
+import time
+from queue import Empty, Queue
+
+import pytest
+from scaled_workers import Maker, Taker
+
+from rlinf.scheduler import Channel, FlexiblePlacementStrategy, ScalingOptions
+from rlinf.scheduler.errors import ClusterError, ConfigError, PlacementError
+from rlinf_scheduler.events import Autoscaled, GroupResized
+
+pytestmark = pytest.mark.ray
+DEADLINE_S = 90.0
+FAST = ScalingOptions(for_s=1.0, cooldown_s=0.2, every_s=0.2)
+
+
+@pytest.fixture
+def heard(ray_cluster):
+    events = Queue()
+    ray_cluster.subscribe(events.put)
+    return events
+
+
+def launch(ray_cluster, worker, name, *devices):
+    return worker.create_group().launch(
+        ray_cluster, FlexiblePlacementStrategy([[each] for each in devices]), name=name
+    )
+
+
+def heard_of(events, kind, group):
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            event = events.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            raise AssertionError(f"no {kind.__name__} of '{group}'") from None
+        if isinstance(event, kind) and event.group == group:
+            return event
+
+
+def test_a_group_that_is_waited_for_grows_and_one_that_is_not_shrinks(ray_cluster, heard):
+    channel = Channel.create("policy-items", maxsize=2)
+    with (
+        launch(ray_cluster, Maker, "policy-maker", 0) as maker,
+        launch(ray_cluster, Taker, "policy-taker", 1) as taker,
+    ):
+        maker.make("policy-items", 0.1)
+        hungry = taker.take("policy-items", 0.0, 1 << 30)
+        policy = ray_cluster.autoscale(
+            "policy-maker", min=1, max=2, options=FAST, on_grow=lambda new: new.make("policy-items", 0.1)
+        )
+        with pytest.raises(ConfigError, match="'policy-maker' has a policy already, of 1 to 2 ranks"):
+            ray_cluster.autoscale(maker, min=1, max=4)
+        grown = heard_of(heard, Autoscaled, "policy-maker")
+        assert (grown.before, grown.after, grown.dry_run) == (1, 2, False)
+        assert "of the last 1 s, more than 20%" in grown.reason
+        assert maker.ranks == (0, 1)
+        taker.terminate()
+        shrunk = heard_of(heard, Autoscaled, "policy-maker")
+        assert (shrunk.before, shrunk.after) == (2, 1)
+        assert maker.ranks == (0,)
+        assert [each.action for each in policy.decisions] == ["grow", "shrink"]
+        policy.stop()
+        with pytest.raises(Exception, match="policy-taker"):
+            hungry.wait(DEADLINE_S)
+        maker.terminate()
+        channel.close()
+
+
+def test_a_dry_run_changes_nothing_and_says_what_it_would(ray_cluster, heard):
+    with launch(ray_cluster, Maker, "dry-maker", 0) as maker:
+        policy = ray_cluster.autoscale(maker, min=2, max=4, options=FAST, dry_run=True)
+        would = heard_of(heard, Autoscaled, "dry-maker")
+        assert (would.before, would.after, would.dry_run) == (1, 2, True)
+        assert would.reason == "it has fewer than 2, the least"
+        assert maker.ranks == (0,)
+        policy.stop()
+
+
+def test_devices_that_others_have_are_left_to_them(ray_cluster):
+    with launch(ray_cluster, Maker, "scarce-maker", 0), launch(ray_cluster, Taker, "rest", *range(1, 8)):
+        policy = ray_cluster.autoscale("scarce-maker", min=2, max=4, options=FAST)
+        deadline = time.monotonic() + DEADLINE_S
+        while not policy.decisions:
+            assert time.monotonic() < deadline
+            policy._over.wait(0.05)
+        policy.stop()
+    decision = policy.decisions[0]
+    assert (decision.action, decision.before) == ("stay", 1)
+    assert decision.reason.startswith("it was to grow to 2, and cannot: ")
+    assert decision.reason.endswith("; accelerators are held by 'rest'")
+
+
+def test_what_cannot_be_a_policy_is_told(ray_cluster):
+    with pytest.raises(ClusterError, match="launched no group 'nobody'"):
+        ray_cluster.autoscale("nobody", min=1, max=2)
+    with launch(ray_cluster, Maker, "odd-maker", 0):
+        with pytest.raises(ConfigError, match=r"by='queue_waits': .*queue_wait"):
+            ray_cluster.autoscale("odd-maker", min=1, max=2, by="queue_waits")
+        with pytest.raises(ConfigError, match="max=1 is less than min=2"):
+            ray_cluster.autoscale("odd-maker", min=2, max=1)
+
+
+def test_devices_are_lent_for_a_block_and_given_back_at_its_end(ray_cluster, heard):
+    with (
+        launch(ray_cluster, Taker, "lender", 0, 1) as lender,
+        launch(ray_cluster, Maker, "borrower", 2) as borrower,
+    ):
+        loan = ray_cluster.lend("lender", to=borrower, num_workers=2)
+        plan = loan.plan()
+        assert [(each.node_rank, each.devices, each.lenders) for each in plan.ranks] == [
+            (0, (0,), (0,)),
+            (0, (1,), (1,)),
+        ]
+        assert str(plan).startswith("2 further of 'borrower' on devices of 'lender':\nnode")
+        assert borrower.ranks == (0,), "a plan changes nothing"
+        with loan:
+            assert loan.ranks == (1, 2)
+            assert borrower.devices().wait(DEADLINE_S) == ["2", "0", "1"]
+        assert heard_of(heard, GroupResized, "borrower").new_ranks == (0, 1, 2)
+        assert heard_of(heard, GroupResized, "borrower").new_ranks == (0,)
+        with pytest.raises(ValueError, match="of the block"), loan:
+            raise ValueError("of the block")
+        assert borrower.ranks == (0,)
+        with pytest.raises(PlacementError, match="not 3"):
+            ray_cluster.lend(lender, to=borrower, num_workers=3)
+        with pytest.raises(ConfigError, match="two groups"):
+            ray_cluster.lend("lender", to="lender")

@@ -1,0 +1,55 @@
+"""How much a group is waited for and has to spare, read off what the processes of a job say."""
+
+import pytest
+
+from rlinf_scheduler.observe.time_service import JobTimes
+from rlinf_scheduler.observe.time_sheets import CallSum, TimeSheet, WaitSum
+from rlinf_scheduler.planning.scaling import ScalingSample
+from rlinf_scheduler.scaling.measures import sample_between, times_so_far
+
+
+def times(now, *sheets):
+    return JobTimes(tuple(sheets), now=now)
+
+
+def sheet(process, lived_s, running_s=0.0, *waits):
+    """A process whose waits are (kind, who ended it, seconds)."""
+    calls = (CallSum("work", 1, running_s),)
+    sums = tuple(WaitSum("work", "", kind, "get", "items", by, 1, seconds) for kind, by, seconds in waits)
+    return TimeSheet(process, lived_s, calls, (), sums)
+
+
+def test_who_waits_most_counts_and_only_waits_that_the_group_has_ended():
+    before = times(10.0, sheet("rollout:0", 10.0), sheet("actor:0", 10.0), sheet("critic:0", 10.0))
+    actor = sheet(
+        "actor:0",
+        20.0,
+        10.0,
+        ("channel", "rollout:0", 4.0),
+        ("channel", "env:0", 3.0),
+        ("result", "rollout:0", 2.0),
+    )
+    after = times(
+        20.0,
+        sheet("rollout:0", 20.0, 10.0),
+        actor,
+        sheet("critic:0", 20.0, 10.0, ("channel", "rollout:0", 1.0)),
+    )
+    for by, waited_for in (("queue_wait", 0.4), ("result_wait", 0.2)):
+        so_far = [times_so_far(each, "rollout", by) for each in (before, after)]
+        assert sample_between(*so_far, "rollout").waited_for == pytest.approx(waited_for)
+
+
+def test_what_it_waits_itself_and_is_not_called_is_to_spare():
+    before = times(0.0, sheet("rollout:0", 0.0), sheet("rollout:1", 0.0))
+    # Ten seconds of two ranks, of which calls ran for half, and waited for two seconds.
+    after = times(10.0, sheet("rollout:0", 10.0, 10.0, ("channel", "actor:0", 2.0)), sheet("rollout:1", 10.0))
+    so_far = [times_so_far(each, "rollout", "queue_wait") for each in (before, after)]
+    assert sample_between(*so_far, "rollout") == ScalingSample(10.0, 0.0, pytest.approx(0.6))
+
+
+def test_ranks_that_come_and_that_have_gone_are_looked_at_for_as_long_as_they_lived():
+    before = times(0.0, sheet("actor:0", 0.0), sheet("rollout:0", 5.0, 5.0))
+    after = times(10.0, sheet("actor:0", 10.0), sheet("rollout:0", 10.0, 10.0), sheet("rollout:1", 5.0, 5.0))
+    so_far = [times_so_far(each, "rollout", "queue_wait") for each in (before, after)]
+    assert sample_between(*so_far, "rollout").spare == pytest.approx(0.0)
