@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from datetime import timedelta
 
 from rlinf.scheduler import Worker
 from rlinf_scheduler.errors import PlacementError
@@ -94,3 +95,68 @@ class Caller(Worker):
 
     async def end(self):
         self.over.set()
+
+
+class Collective(Worker):
+    """Meets the others of its group with gloo, when it begins and whenever the group has other ranks."""
+
+    def __init__(self, fails_from=1 << 30, stuck="", dies_from=1 << 30):
+        super().__init__()
+        self.stuck = stuck
+        self.seen = []
+        if self.rank >= dies_from and not self.num_restarts:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.meet()
+        if self.rank >= fails_from:
+            raise ValueError(f"rank {self.rank} is not wanted")
+
+    def meet(self):
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", timeout=timedelta(seconds=DEADLINE_S))
+
+    def on_resize(self, old, new):
+        import torch.distributed as dist
+
+        self.seen.append((old.ranks, new.ranks))
+        if self.stuck == str(self.rank):
+            threading.Event().wait(DEADLINE_S)
+        if self.stuck == "raises":
+            raise ValueError("it does not follow")
+        dist.destroy_process_group()
+        if self.rank in new:
+            self.meet()
+
+    def total(self):
+        """The sum of all ranks' numbers; this one's place, and how many there are."""
+        import torch
+        import torch.distributed as dist
+
+        value = torch.tensor([float(self.rank)])
+        dist.all_reduce(value)
+        return value.item(), dist.get_rank(), dist.get_world_size()
+
+    def followed(self):
+        return self.seen
+
+    def pid(self):
+        return os.getpid()
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Stubborn(Collective):
+    """Runs collectives, and does not follow."""
+
+    on_resize = None
+
+
+class Follower(Member):
+    """Runs none, and is told all the same."""
+
+    async def on_resize(self, old, new):
+        self.followed = (old.ranks, new.ranks, current_session().fact(GroupMembership).members.ranks)
+
+    def told(self):
+        return getattr(self, "followed", None)

@@ -59,7 +59,7 @@ def test_a_group_grows_and_shrinks_and_numbers_are_not_used_twice(forked_job):
     assert ranks_of(group[1].who().wait(60)) == [1]
     assert ranks_of(group[-1].who().wait(60)) == [4]
     assert ranks_of(group[1:3].who().wait(60)) == [1, 2]
-    assert group[4].environment().wait(60)[0]["RANK"] == "2"
+    assert group[4].environment().wait(60)[0]["RANK"] == "3"
     with pytest.raises(PlacementError, match="has ranks 0, 1, 2, 4, not 3"):
         group.execute_on(3)
     told = [heard.next() for _ in range(7)]

@@ -56,6 +56,9 @@ class CallLoop:
 
     Args:
         tell_method: told the name of each plain method that begins, and "" when it has ended and is not answered yet.
+
+    Attributes:
+        before: what is called with the arguments of a method, by its name, before that is.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class CallLoop:
         tell_method: Callable[[str], None] = lambda _: None,
         threads: Threads | None = None,
     ) -> None:
+        self.before: dict[str, Callable[..., object]] = {}
         self._messenger = messenger
         self._threads = threads or Threads()
         self._tell_method = tell_method
@@ -227,6 +231,10 @@ class CallLoop:
         """Let calls be for `worker`; its `async def` methods run from now on, the others once `run` is called."""
         self._worker = worker
 
+    def has(self, method: str) -> bool:
+        """Whether there is a worker whose class has that method; from any thread."""
+        return callable(getattr(type(self._worker), method, None))
+
     def completed(self, result: Any) -> Any:
         """Return what a method's result comes to, on the event loop if it is a coroutine; before there are calls."""
         if not inspect.iscoroutine(result):
@@ -288,6 +296,8 @@ class CallLoop:
         args, kwargs = job.load_arguments()
         if call.kind == "get":
             return _attribute_of(self._worker, call.method)
+        if call.method in self.before:
+            self.before[call.method](*args, **kwargs)
         return getattr(self._worker, call.method)(*args, **kwargs)
 
     def _fail(self, job: Job, error: BaseException) -> None:

@@ -104,6 +104,7 @@ class Hosting:
         self._phase = protocol.RUNNING
         self._devices: tuple[str, ...] = ()
         self._leaving = False
+        self._release_port: Callable[[], None] = lambda: None
         sys.path.extend(path for path in spec.sys_path if path not in sys.path)
         if spec.replaces_rlinf:
             install_face(driver=0)  # before any module of the user's
@@ -132,6 +133,7 @@ class Hosting:
         self.session.service(TimeSheets).running = self.calls.running
         self.session.service(OwnStats).add(self.calls.add_stats)
         be_observed(self.session)
+        self.session.on_close(lambda: self._release_port())
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 
@@ -144,6 +146,8 @@ class Hosting:
         messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
         messenger.serve(protocol.FINISH, lambda _request: self.calls.finish(), None)
         messenger.serve(protocol.DRAIN, self._on_drain, protocol.Drain)
+        messenger.serve(protocol.PREPARE, self._on_prepare, protocol.Prepare)
+        self.calls.before[protocol.ON_RESIZE] = self._take_members
         self.session.members.on_change.append(self._on_members)
         watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
         try:
@@ -166,13 +170,18 @@ class Hosting:
         if not self._spec.reserves_port:
             return 0
         try:
-            port = ReservedPort(wanted=self._spec.master_port, ports=self._spec.ports)
+            return self._reserve_port(self._spec.master_port)
         except ClusterError as error:
             if not self._spec.master_port:
                 raise
             _log.warning("'%s' comes back without it: %s", self._address, error)
             return 0
-        self.session.on_close(port.release)
+
+    def _reserve_port(self, wanted: int = 0) -> int:
+        """A port for rendezvous; the one before is free again."""
+        port = ReservedPort(wanted=wanted, ports=self._spec.ports)
+        self._release_port()
+        self._release_port = port.release
         return port.port
 
     def _report_start(self, port: int) -> tuple[Assignment, list[Buffer]]:
@@ -322,12 +331,26 @@ class Hosting:
         self.session.service(Draining).began.set_result(notice.head.why)
         self.calls.finish()
 
+    def _on_prepare(self, request: Request) -> None:
+        distributed = sys.modules.get("torch.distributed")  # who has not imported it has met nobody
+        meets = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        port = self._reserve_port() if request.head.reserves_port else 0
+        request.reply(protocol.Prepared(meets, self.calls.has(protocol.ON_RESIZE), port))
+
     def _on_members(self, members: GroupMembers) -> None:
-        """A group was resized."""
-        place = self.session.fact(GroupMembership)
-        is_ours = place is not None and members.group == place.group and place.rank in members
-        if place is not None and is_ours and members.version > place.members.version:
+        """A group was resized; a worker that follows is told of it in the order of its calls."""
+        if not self.calls.has(protocol.ON_RESIZE):
+            self._take_members(members)
+
+    def _take_members(self, *resized: GroupMembers) -> None:
+        """The group has these members now, the last ones, as far as this process is concerned."""
+        place, members = self.session.fact(GroupMembership), resized[-1] if resized else None
+        if place is None or not isinstance(members, GroupMembers):
+            return
+        is_ours = members.group == place.group and place.rank in members
+        if is_ours and members.version > place.members.version:
             self.session.provide(GroupMembership, place._replace(members=members))
+            os.environ.update(members.environment_of(place.rank))
 
     def _leave_without(self, process_id: str) -> None:
         why = self.session.messenger.peers.why_lost(process_id)

@@ -25,6 +25,9 @@ NEXT = "worker.next_value"
 STOP = "worker.stop"
 FINISH = "worker.finish"
 DRAIN = "worker.drain"
+PREPARE = "worker.prepare_resize"
+# What a class may have to follow a resize of its group: it is called with the ranks that were, and those that are.
+ON_RESIZE = "on_resize"
 
 # Progress of a rank, in order.
 STARTING = "starting"
@@ -80,9 +83,39 @@ HostReport: TypeAlias = HostStarted | Progress
 
 
 class Drain(msgspec.Struct, frozen=True, array_like=True):
-    """A notice for the service DRAIN: the rank takes no more work, finishes what it has, and ends; `why` says why."""
+    """A notice for the service DRAIN: the rank takes no more work, finishes what it has, and ends.
+
+    Attributes:
+        why: for what reason.
+        left_s: how long it has until it is killed, in seconds; 0: any time.
+    """
 
     why: str
+    left_s: float = 0.0
+
+
+class Prepare(msgspec.Struct, frozen=True, array_like=True):
+    """For the service PREPARE: the rank's group is to be resized -> `Prepared`.
+
+    Attributes:
+        reserves_port: this rank will be the first of its group: it is to have another port for rendezvous.
+    """
+
+    reserves_port: bool
+
+
+class Prepared(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank's group has to know to be resized.
+
+    Attributes:
+        meets: `torch.distributed` is initialized there: the ranks have met.
+        follows: its class has ON_RESIZE.
+        port: that was reserved; 0 for none.
+    """
+
+    meets: bool
+    follows: bool
+    port: int = 0
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):

@@ -92,6 +92,15 @@ class GroupMembers(msgspec.Struct, frozen=True, array_like=True):
         """
         return self.ranks.index(rank)
 
+    def environment_of(self, rank: int) -> dict[str, str]:
+        """What `torch.distributed.init_process_group` reads in a rank's environment, to meet the others."""
+        return {
+            "RANK": str(self.place_of(rank)),
+            "WORLD_SIZE": str(self.world_size),
+            "MASTER_ADDR": self.master_address,
+            "MASTER_PORT": str(self.master_port),
+        }
+
     def __contains__(self, rank: object) -> bool:
         return rank in self.ranks
 

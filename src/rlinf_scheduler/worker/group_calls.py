@@ -27,6 +27,7 @@ from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.ray_backend.ending import end_failed
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import GroupMembers
+from rlinf_scheduler.wording import clock_text
 from rlinf_scheduler.worker.call import Call, Target
 from rlinf_scheduler.worker.deaths import Deaths, Policy
 from rlinf_scheduler.worker.order import Growth, Shrinkage
@@ -90,6 +91,7 @@ class GroupCalls(ABC, Generic[RankT]):
         ranks: their processes, and those of ranks that leave until they have ended, by number. Replaced as a whole at
             each change: other threads iterate over it. A rank that comes back is another one here.
         left: why each rank is no member any more that was one, and when it left.
+        why_resized: who wanted it to have the members that it has; "" as it was launched.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class GroupCalls(ABC, Generic[RankT]):
         self.members = members
         self.ranks: Mapping[int, RankT] = {rank.address.rank: rank for rank in ranks}
         self.left: dict[int, str] = {}
+        self.why_resized = ""
         self.on_failure = on_failure
         self.stall_after_s = stall_after_s
         self._deaths = Deaths(members.group, on_failure, members.ranks)
@@ -130,16 +133,24 @@ class GroupCalls(ABC, Generic[RankT]):
     def shutdown(self, timeout_s: float | None) -> None:
         """End every process once it has answered the calls that it has got; what is left at the deadline is killed."""
 
-    def grow(self, growth: Growth) -> tuple[int, ...]:
+    def grow(self, growth: Growth, given_up: Promise[None] | None = None) -> tuple[int, ...]:
         """Start further ranks, and return their numbers when they are ready.
+
+        Args:
+            growth: which.
+            given_up: done when nobody wants them any more.
 
         Raises:
             ResizeError: it cannot be, or is not here to decide.
         """
         raise self._not_resizable("grow")
 
-    def shrink(self, shrinkage: Shrinkage) -> tuple[int, ...]:
+    def shrink(self, shrinkage: Shrinkage, given_up: Promise[None] | None = None) -> tuple[int, ...]:
         """Let ranks finish what they have and end, and return their numbers when they have ended.
+
+        Args:
+            shrinkage: which.
+            given_up: done when nobody wants that any more; what has left has left.
 
         Raises:
             ResizeError: it cannot be, or is not here to decide.
@@ -217,8 +228,10 @@ class GroupCalls(ABC, Generic[RankT]):
         comes_back = self._deaths.may_return and not is_gone
         return self.target(address.rank) if comes_back and not self._deaths.stopping else None
 
-    def _take_members(self, members: GroupMembers, why_left: str) -> None:
+    def _take_members(self, members: GroupMembers, why: str) -> None:
         """The group has these members from now on; on the I/O thread."""
+        self.why_resized = why
+        why_left = f"it left at {clock_text(time.time())} ({why})"
         for rank in self.members.ranks:
             if rank not in members:
                 self.left[rank] = why_left

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from rlinf_scheduler.addresses import WorkerAddress
-from rlinf_scheduler.comm import Buffer, Endpoint, Reply, Request
+from rlinf_scheduler.comm import Buffer, Endpoint, Reply, Request, decode
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.config.fleet import Fleet
@@ -37,6 +37,7 @@ from rlinf_scheduler.worker.home_wire import (
     LEAVE,
     NEWS,
     NODES,
+    RESIZE,
     RESTART,
     STOP,
     AskNodes,
@@ -52,12 +53,13 @@ from rlinf_scheduler.worker.home_wire import (
     LaunchGroup,
     NodesKnown,
     RankUpdate,
+    ResizeGroup,
     RestartRank,
     StopJob,
 )
 from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.node_watch import NodeWatch
-from rlinf_scheduler.worker.order import GroupOrder
+from rlinf_scheduler.worker.order import GroupOrder, Growth, Shrinkage
 from rlinf_scheduler.worker.supervision import Supervision, groups_of, stop_groups
 
 # So much a driver is sent that it has not taken: it may be stopped. Lines of workers have half of it.
@@ -123,6 +125,7 @@ class GroupServer:
         self._messenger.serve(FOLLOW, self._on_follow, FollowGroup)
         self._messenger.serve(END, self._on_end, EndGroup)
         self._messenger.serve(RESTART, self._on_restart, RestartRank)
+        self._messenger.serve(RESIZE, self._on_resize, ResizeGroup)
         self._messenger.on_peer_lost(self._on_peer_lost)
 
     def listeners(self, name: str) -> set[str]:
@@ -195,7 +198,7 @@ class GroupServer:
         elif group.stopping:
             news = GroupUpdate(served.number, None, has_ended)
         else:
-            return
+            news = GroupUpdate(served.number, None, members=group.members, why=group.why_resized)
         for process_id in served.followers:
             self._messenger.notify(_known(process_id), NEWS, news)
         if has_ended and self.groups.pop(served.number, None) is not None:
@@ -234,6 +237,14 @@ class GroupServer:
         if served is None:
             raise WorkerDied(f"group {wanted.number}", wanted.rank, "", "the group was terminated")
         self._answer_beside(request, partial(served.supervision.restart, wanted.rank, wanted.timeout_s))
+
+    def _on_resize(self, request: Request) -> None:
+        served = self.groups.get(request.head.number)
+        if served is None:
+            raise WorkerDied(f"group {request.head.number}", 0, "", "the group was terminated")
+        given_up: Promise[None] = Promise()
+        request.on_cancel(lambda: given_up.set_result(None))
+        self._messenger.run_beside(_resize, request, served.supervision, given_up)
 
     def _on_peer_lost(self, process_id: str) -> None:
         for served in self.groups.values():
@@ -274,6 +285,17 @@ def _answer(request: Request, work: Callable[[], None]) -> None:
         request.fail(error)
     else:
         request.reply(None)
+
+
+def _resize(request: Request, group: Supervision, given_up: Promise[None]) -> None:
+    try:
+        wanted: Growth | Shrinkage = decode(request.frames[0], request.frames[1:])
+        resize: Callable[..., tuple[int, ...]] = group.grow if isinstance(wanted, Growth) else group.shrink
+        numbers = resize(wanted, given_up)
+    except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+        request.fail(error)
+    else:
+        request.reply(numbers)
 
 
 def _known(process_id: str) -> Endpoint:

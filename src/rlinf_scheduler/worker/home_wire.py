@@ -17,6 +17,7 @@ LAUNCH = "home.launch"
 FOLLOW = "home.follow"
 END = "home.end"
 RESTART = "home.restart"
+RESIZE = "home.resize"
 # and for drivers.
 ATTACH = "home.attach"
 LEAVE = "home.leave"
@@ -72,6 +73,15 @@ class RestartRank(msgspec.Struct, frozen=True, array_like=True):
     timeout_s: float
 
 
+class ResizeGroup(msgspec.Struct, frozen=True, array_like=True):
+    """Let a group grow or shrink -> the numbers of the ranks that came, or left, when it has.
+
+    The frames: the `Growth` or `Shrinkage`, encoded.
+    """
+
+    number: int
+
+
 class RankUpdate(msgspec.Struct, frozen=True, array_like=True):
     """How a rank is.
 
@@ -115,16 +125,20 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupUpdate(msgspec.Struct, frozen=True, array_like=True):
-    """What has become of a group: of one rank, or (None) all of it is being ended.
+    """What has become of a group: of one rank, or of all of it; where neither is said it is being ended.
 
     Attributes:
         rank: how a rank is now.
         ended: all of it has ended.
+        members: its ranks from now on.
+        why: who wanted that, of members.
     """
 
     number: int
     rank: RankUpdate | None
     ended: bool = False
+    members: GroupMembers | None = None
+    why: str = ""
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True):

@@ -8,7 +8,7 @@ import pickle
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -160,6 +160,7 @@ def start_ranks(
     recipe: Recipe,
     given_up: Promise[None] | None = None,
     num_restarts: int = 0,
+    on_assigned: Callable[[GroupMembers], None] = lambda _: None,
 ) -> list[LaunchedRank]:
     """Start a process for every placement and construct the worker in it.
 
@@ -169,13 +170,14 @@ def start_ranks(
         recipe: of the group.
         given_up: done when nobody wants it any more; then this raises LaunchError.
         num_restarts: how many processes had their places before.
+        on_assigned: called when all processes run, and have been told who they are, with the members that they know.
 
     Raises:
         LaunchError: a rank failed; the text holds its traceback.
         LaunchTimeout: some ranks were not ready at the deadline; the text says what each waits for.
         ConfigError: two node groups want different environments for one process.
     """
-    launch = _Launch(session, placements, recipe, num_restarts)
+    launch = _Launch(session, placements, recipe, num_restarts, on_assigned)
     try:
         return launch.run(given_up)
     except BaseException:
@@ -198,7 +200,9 @@ class _Launch:
         placements: Sequence[Placement],
         recipe: Recipe,
         num_restarts: int = 0,
+        on_assigned: Callable[[GroupMembers], None] = lambda _: None,
     ) -> None:
+        self._on_assigned = on_assigned
         self._service = f"launch.{uuid.uuid4().hex}"
         self._session = session
         self._placements = placements
@@ -276,6 +280,7 @@ class _Launch:
         self._wait_for(self._all_run)
         self._ranks = sorted(self._ranks, key=lambda rank: rank.address.rank)
         self._assign()
+        self._on_assigned(self._recipe.members)
         self._wait_for(self._settled)
 
     def _start_in_turn(self) -> None:

@@ -90,6 +90,13 @@ class Growth:
     timeout_s: float = 120.0
     ready_when: str = ""
 
+    @property
+    def operation(self) -> str:
+        """It as its call is written."""
+        return (
+            f"grow({self.num_workers})" if self.placement is None else f"grow(placement={self.placement!r})"
+        )
+
     def checked(self) -> Self:
         """It, if it can be meant.
 
@@ -117,6 +124,12 @@ class Shrinkage:
     ranks: tuple[int, ...] | None = None
     drain_s: float = 30.0
     why: str = ""
+
+    @property
+    def operation(self) -> str:
+        """It as its call is written, or who wants it."""
+        asked = f"{self.num_workers}" if self.ranks is None else f"ranks={list(self.ranks)}"
+        return self.why or f"shrink({asked})"
 
     def checked(self) -> Self:
         """It, if it can be meant.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Never
 
 from rlinf_scheduler.addresses import WorkerAddress
-from rlinf_scheduler.comm import Endpoint
+from rlinf_scheduler.comm import Endpoint, encode
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, EPOCH, GROUPS, Entry, ranks_of
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.waits import awaited
+from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.errors import ClusterError, CommError, LaunchTimeout, WorkerDied
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session, current_session
@@ -21,13 +21,16 @@ from rlinf_scheduler.worker.call import Call, Target
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
 from rlinf_scheduler.worker.home_wire import (
     END,
+    RESIZE,
     RESTART,
     EndGroup,
     GroupRecord,
     GroupUpdate,
     RankUpdate,
+    ResizeGroup,
     RestartRank,
 )
+from rlinf_scheduler.worker.order import Growth, Shrinkage
 
 # Beyond what its calls are given: processes that do not end in order are killed meanwhile.
 END_WITHIN_S = 30.0
@@ -67,6 +70,9 @@ class RemoteGroup(GroupCalls[RemoteRank]):
         if news.rank is not None:
             self._take(news.rank)
             return
+        if news.members is not None:
+            self._take_members(news.members, news.why)
+            return
         self._deaths.stopping = True
         if news.ended:
             self._refuse_waiting()
@@ -79,13 +85,15 @@ class RemoteGroup(GroupCalls[RemoteRank]):
         self._end_all_calls()
 
     def _take(self, news: RankUpdate) -> None:
-        number, rank = news.rank, self.ranks[news.rank]
-        if _process_of(news.endpoint) != _process_of(rank.endpoint):
+        number, rank = news.rank, self.ranks.get(news.rank)
+        if rank is None or _process_of(news.endpoint) != _process_of(rank.endpoint):
             rank = _rank_of_update(self.name, news)
             self.ranks = {**self.ranks, number: rank}
             self._pending.forget(number)
         if news.gone:
             rank.gone.set_result(news.gone)
+        if number in self.left:
+            return
         is_new = news.state == "away" and number not in self._deaths.away
         ends_calls = self._deaths.told(number, news.state, news.reason)
         if news.state == "away":
@@ -110,6 +118,32 @@ class RemoteGroup(GroupCalls[RemoteRank]):
         except FutureTimeout:
             problem = f"rank {number} is not back after {seconds_text(timeout_s)}"
             raise LaunchTimeout(self.name, problem, ["the job server does not say why"]) from None
+
+    def grow(self, growth: Growth, given_up: Promise[None] | None = None) -> tuple[int, ...]:
+        """Start further ranks, and return their numbers when they are ready."""
+        return self._resize(growth, growth.timeout_s + ANSWER_TIMEOUT_S)
+
+    def shrink(self, shrinkage: Shrinkage, given_up: Promise[None] | None = None) -> tuple[int, ...]:
+        """Let ranks finish what they have and end, and return their numbers when they have ended."""
+        # They wait for their turn first.
+        return self._resize(shrinkage, 2 * shrinkage.drain_s + ANSWER_TIMEOUT_S)
+
+    @awaited(lambda local: Wait(LAUNCH, f"{local['wanted'].operation} of '{local['self'].name}'"))
+    def _resize(self, wanted: Growth | Shrinkage, limit_s: float) -> tuple[int, ...]:
+        asked = self.session.messenger.request(
+            self.session.home,
+            RESIZE,
+            ResizeGroup(self.number),
+            encode(wanted).snapshot(),
+            timeout_s=limit_s,
+            reply_type=tuple[int, ...],
+        )
+        try:
+            numbers: tuple[int, ...] = asked.result().head
+        except BaseException:
+            asked.cancel()
+            raise
+        return numbers
 
     def stop(self) -> None:
         """End every process: after the call that it runs now, or after a grace period by force."""

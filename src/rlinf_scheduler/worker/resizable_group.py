@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
+from rlinf_scheduler.comm import RequestFuture, encode
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, WORLD_SIZE, Entry
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.errors import ResizeError
@@ -23,17 +25,21 @@ from rlinf_scheduler.planning import Placement, PlacementStrategy, Topology
 from rlinf_scheduler.planning.moving import grown, joined
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import Death, GroupMembers
-from rlinf_scheduler.wording import clock_text, seconds_text
+from rlinf_scheduler.wording import seconds_text
+from rlinf_scheduler.worker.call import Call
 from rlinf_scheduler.worker.group_calls import TERMINATED
 from rlinf_scheduler.worker.launch import Recipe, start_ranks
 from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.order import Growth, Shrinkage
 from rlinf_scheduler.worker.processes import LaunchedRank, device_names
 from rlinf_scheduler.worker.resizing import Resizing
+from rlinf_scheduler.worker.result import GroupResult
 from rlinf_scheduler.worker.successors import StartSuccessors
 from rlinf_scheduler.worker.supervision import KILLED_WITHIN_S, Supervision
 
 R = TypeVar("R")
+# A rank that does not answer for so long is stopped, and is asked nothing before its group is resized.
+_PREPARED_S = 5.0
 # In the directory's entry of a group that was resized: its ranks, and how often it was.
 RANKS, EPOCH = "ranks", "epoch"
 # Others are told who leaves before the leaving are; one that is stopped holds up nothing for longer.
@@ -48,9 +54,9 @@ class WantedResize:
     Attributes:
         operation: as its call is written.
         limit_s: how long it may take, in seconds.
+        given_up: done when nobody wants it any more.
         began: when it was asked for, on the monotonic clock.
         turn: done when it may begin.
-        given_up: done when nobody wants it any more.
         over: done when it has ended, with the numbers of the ranks that came, or left.
         waits_for: what it waits for, in words.
         peers: the processes that it waits for.
@@ -58,9 +64,9 @@ class WantedResize:
 
     operation: str
     limit_s: float
+    given_up: Promise[None]
     began: float = field(default_factory=time.monotonic)
     turn: Promise[None] = field(default_factory=Promise)
-    given_up: Promise[None] = field(default_factory=Promise)
     over: Promise[tuple[int, ...]] = field(default_factory=Promise)
     waits_for: str = "its turn"
     peers: tuple[str, ...] = ()
@@ -68,6 +74,20 @@ class WantedResize:
     def left_s(self) -> float:
         """How long it may still take, in seconds."""
         return max(0.0, self.began + self.limit_s - time.monotonic())
+
+
+class _Ways(NamedTuple):
+    """How the ranks of a group follow a resize.
+
+    Attributes:
+        after: the members then.
+        meets: they run collectives: all of them meet again, those that join too.
+        follows: their class has `on_resize`.
+    """
+
+    after: GroupMembers
+    meets: bool
+    follows: bool
 
 
 def _awaits(local: dict[str, Any]) -> Wait:
@@ -96,20 +116,22 @@ class ResizableGroup(Supervision):
     ) -> None:
         super().__init__(session, recipe.members, ranks, recipe.options, start_successors)
         self._recipe = recipe
+        # Of ranks that are being started to join: nobody is to wait for them any more.
+        self._start_given_up: Promise[None] = Promise()
+        self._num_anew = 0
         self._resizing = Resizing(recipe.members)
         self._resizes: dict[WantedResize, None] = {}
 
     # -- who wants it ----------------------------------------------------------------------------
 
-    def grow(self, growth: Growth) -> tuple[int, ...]:
+    def grow(self, growth: Growth, given_up: Promise[None] | None = None) -> tuple[int, ...]:
         """Start further ranks, and return their numbers when they are ready."""
-        resize = WantedResize(f"grow({growth.num_workers or growth.placement!r})", growth.timeout_s)
+        resize = WantedResize(growth.operation, growth.timeout_s, given_up or Promise())
         return self._order(resize, partial(self._grow, resize, growth))
 
-    def shrink(self, shrinkage: Shrinkage) -> tuple[int, ...]:
+    def shrink(self, shrinkage: Shrinkage, given_up: Promise[None] | None = None) -> tuple[int, ...]:
         """Let ranks finish what they have and end, and return their numbers when they have ended."""
-        of = f"ranks={list(shrinkage.ranks)}" if shrinkage.ranks is not None else shrinkage.num_workers
-        resize = WantedResize(shrinkage.why or f"shrink({of})", shrinkage.drain_s)
+        resize = WantedResize(shrinkage.operation, shrinkage.drain_s, given_up or Promise())
         return self._order(resize, partial(self._shrink, resize, shrinkage))
 
     @awaited(_awaits)
@@ -139,41 +161,47 @@ class ResizableGroup(Supervision):
             following.turn.set_result(None)
         set_result()
 
-    def _begin_start(self, growth: Growth, count: int) -> tuple[GroupMembers, tuple[int, ...]]:
-        refusal = self._deaths.refusal((), TERMINATED)
-        if refusal is not None:
-            raise refusal
-        numbers = self._resizing.numbers(count, reuse=growth.reuse)
-        return self._resizing.with_ranks(numbers), numbers
+    def _begin_anew(self, number: int, reason: str) -> None:
+        super()._begin_anew(number, reason)
+        self._num_anew += 1
+        self._start_given_up.set_result(None)
+
+    def _on_met(self, call: Call, start: Promise[None], _: Promise[None]) -> None:
+        if call.failed:  # those that start would wait for ever
+            start.set_result(None)
+
+    def _begin_start(self, numbers: Sequence[int], start: Promise[None]) -> int:
+        """Ranks start that join, until `start` is done; how often all of the group began anew before."""
+        self._resizing.begin_start(numbers)
+        self._start_given_up = start
+        return self._num_anew
 
     def _commit_growth(
         self, after: GroupMembers, ranks: Sequence[LaunchedRank], resize: WantedResize
-    ) -> bool:
-        """The group has further ranks; whether they are wanted."""
-        if resize.given_up.done():
-            return False
+    ) -> None:
+        """The group has further ranks.
+
+        Raises:
+            ResizeError: nobody wants them any more.
+        """
+        unwanted = ResizeError(self.name, f"{resize.operation}: {self._why_given_up()}")
+        if self._start_given_up.done():
+            raise unwanted
         self.ranks = {**self.ranks, **{rank.address.rank: rank for rank in ranks}}
         if self._deaths.stopping:  # looked at afterwards: who stops the group looks at the ranks after that
-            return False
+            raise unwanted
+        for rank in ranks:  # first: who is told of the members calls them
+            self._tell(rank.address.rank)
         self._take_resized(after, resize)
         for rank in ranks:
             self._follow(rank)
             if self._is_lost(rank.endpoint):
                 self._on_rank_lost(rank)
-            self._tell(rank.address.rank)
-        return True
-
-    def _commit_shrinkage(self, shrinkage: Shrinkage, resize: WantedResize) -> tuple[int, ...]:
-        numbers = self._resizing.leavers(shrinkage.num_workers, shrinkage.ranks)
-        self._take_resized(self._resizing.without_ranks(numbers), resize)
-        return numbers
 
     def _take_resized(self, after: GroupMembers, resize: WantedResize) -> None:
         before = self.members
-        # It was launched anew meanwhile, maybe, and meets elsewhere.
-        after = structs.replace(self._recipe.members, ranks=after.ranks, epoch=after.epoch)
         self._recipe.members = self._resizing.commit(after)
-        self._take_members(after, f"it left at {clock_text(time.time())} ({resize.operation})")
+        self._take_members(after, resize.operation)
         about = {WORLD_SIZE: after.world_size, RANKS: list(after.ranks), EPOCH: after.epoch}
         entry = Entry(group_entry(self.name), self.session.messenger.endpoint, about)
         self.session.directory.register_async(entry, again=True)
@@ -193,6 +221,7 @@ class ResizableGroup(Supervision):
         self.session.messenger.submit(self._give_up_all)
 
     def _give_up_all(self) -> None:
+        self._start_given_up.set_result(None)
         for resize in self._resizes:
             resize.given_up.set_result(None)
 
@@ -237,37 +266,170 @@ class ResizableGroup(Supervision):
             raise ResizeError(self.name, f"{resize.operation}: {self._why_given_up()}")
         if not is_done:
             late = f"it waited for {what} until its deadline, {seconds_text(resize.limit_s)}"
-            raise ResizeError(self.name, f"{resize.operation}: {late}; nothing has changed")
+            raise ResizeError(self.name, f"{resize.operation}: {late}")
 
     def _grow(self, resize: WantedResize, growth: Growth) -> tuple[int, ...]:
-        resize.waits_for = "its new ranks"
         made = self._placed(growth)
         count = len(made) or growth.num_workers or 0
-        after, numbers = self._decide(partial(self._begin_start, growth, count))
+        numbers = self._decide(partial(self._resizing.numbers, count, reuse=growth.reuse))
         moves = self.session.service(Moves)
         placements = moves.place(self.name, partial(self._places, growth, made, numbers), resize.given_up)
-        resize.peers = tuple(f"{self.name}:{number}" for number in numbers)
         try:
-            self._decide(partial(self._resizing.begin_start, numbers))
-            recipe = self._recipe.joined_by(after, resize.left_s(), growth.ready_when)
-            ranks = start_ranks(self.session, placements, recipe, resize.given_up)
-            self._join(after, ranks, resize)
+            while not self._joined(resize, growth, placements):
+                _log.warning("%s of '%s' begins again: its ranks come back", resize.operation, self.name)
         except BaseException:
             for number in numbers:
                 moves.leave(self.name, number)
             raise
-        self.session.members.tell(self.members).wait(_HEARD_S)
         return numbers
 
-    def _join(self, after: GroupMembers, ranks: Sequence[LaunchedRank], resize: WantedResize) -> None:
-        """Let the group have further ranks.
+    def _joined(self, resize: WantedResize, growth: Growth, placements: Sequence[Placement]) -> bool:
+        """Start ranks that join; False if all of the group began anew meanwhile, so that they start once more."""
+        before, numbers = self._whole(resize), [placement.rank for placement in placements]
+        ways = self._prepared(resize, self._resizing.with_ranks(numbers))
+        start = Promise[None]()
+        num_anew = self._decide(partial(self._begin_start, numbers, start))
+        recipe = self._recipe.joined_by(ways.after, resize.left_s(), growth.ready_when)
+        ranks: list[LaunchedRank] = []
+        following: list[Call] = []
+        resize.given_up.add_done_callback(lambda _: None if following else start.set_result(None))
+
+        def meet(after: GroupMembers) -> None:
+            if ways.meets:
+                following.append(self._call_on_resize(before, after))
+                following[0].settled.add_done_callback(partial(self._on_met, following[0], start))
+
+        resize.waits_for, resize.peers = "ranks that start", tuple(f"{self.name}:{each}" for each in numbers)
+        try:
+            ranks += start_ranks(self.session, placements, recipe, start, on_assigned=meet)
+            if ways.meets:
+                self._wait_followed(resize, following[0])
+            self._decide(partial(self._commit_growth, recipe.members, ranks, resize))
+        except BaseException as error:
+            self._end_unwanted(ranks)
+            if self._num_anew > num_anew and not resize.given_up.done() and resize.left_s():
+                return False
+            if not following:
+                raise
+            raise self._apart(resize, before, following[0], error) from error
+        self.session.members.tell(self.members).wait(_HEARD_S)
+        if ways.follows and not ways.meets:
+            self._wait_followed(resize, self._call_on_resize(before, self.members))
+        return True
+
+    def _whole(self, resize: WantedResize) -> GroupMembers:
+        """The members; of a group that comes back together once it has.
 
         Raises:
-            ResizeError: nobody wants them any more; they have been ended.
+            WorkerDied: the group has ended.
+            ResizeError: as of `_wait_for`.
         """
-        if not self._decide(partial(self._commit_growth, after, ranks, resize)):
-            self._end_unwanted(ranks)
-            raise ResizeError(self.name, f"{resize.operation}: {self._why_given_up()}")
+        while away := self._decide(self._away_together):
+            self._wait_for(resize, away, "its ranks, which come back")
+        return self.members
+
+    def _away_together(self) -> Promise[None] | None:
+        refusal = self._deaths.refusal((self.members.ranks[0],) if self._deaths.stopping else (), TERMINATED)
+        if refusal is not None:
+            raise refusal
+        away = [self._successors.awaited(number) for number in self.members.ranks] if self.are_one else []
+        return next(filter(None, away), None)
+
+    def _prepared(self, resize: WantedResize, after: GroupMembers) -> _Ways:
+        """How its ranks follow a resize.
+
+        Raises:
+            ResizeError: they run collectives, and cannot follow.
+        """
+        resize.waits_for, resize.peers = "its ranks to prepare", self._names(self.members.ranks)
+        asked = self._decide(partial(self._ask_prepared, after.ranks[0]))
+        deadline = time.monotonic() + min(_PREPARED_S, resize.left_s())
+        known: dict[int, protocol.Prepared] = {}
+        for number, answer in asked.items():
+            if answer.wait(max(0.0, deadline - time.monotonic())) and answer.exception(0) is None:
+                known[number] = answer.result(0).head
+        meets = self.are_one or any(each.meets for each in known.values())
+        follows = any(each.follows for each in known.values())
+        if meets and not follows:
+            problem = (
+                f"{resize.operation}: its ranks run collectives, and their class has no `on_resize(old, new)`"
+            )
+            hint = "it leaves the process group and meets the others in a new one; nothing has changed"
+            raise ResizeError(self.name, f"{problem}: {hint}")
+        address, port, first = self.members.master_address, self.members.master_port, after.ranks[0]
+        if first in known and known[first].port:
+            address, port = self._address_of(first), known[first].port
+        elif first not in self.members:  # it is being started, and says so itself
+            address, port = "", 0
+        now = self._recipe.members
+        after = structs.replace(
+            now, ranks=after.ranks, epoch=after.epoch, master_address=address, master_port=port
+        )
+        return _Ways(after, meets=meets, follows=follows)
+
+    def _ask_prepared(self, first: int) -> dict[int, RequestFuture]:
+        """Ask the ranks that are there; on the I/O thread."""
+        endpoints = {number: self.target(number).endpoint for number in self.members.ranks}
+        return {
+            number: self.session.messenger.request(
+                endpoint,
+                protocol.PREPARE,
+                protocol.Prepare(number == first),
+                timeout_s=_PREPARED_S,
+                reply_type=protocol.Prepared,
+            )
+            for number, endpoint in endpoints.items()
+            if endpoint is not None
+        }
+
+    def _address_of(self, number: int) -> str:
+        return job_topology(self.session).nodes[self.ranks[number].placement.node_rank].ip
+
+    def _names(self, numbers: Sequence[int]) -> tuple[str, ...]:
+        return tuple(f"{self.name}:{number}" for number in numbers)
+
+    def _call_on_resize(self, before: GroupMembers, after: GroupMembers) -> Call:
+        """Have the ranks that were there follow, those that leave too: a call among their calls."""
+        there = [target for target in map(self.target, before.ranks) if target.endpoint is not None]
+        call = Call(self.session.messenger, protocol.ON_RESIZE, there, encode(((before, after), {})))
+        self.session.messenger.submit(ending(partial(self._start, call), call.fail))
+        return call
+
+    def _wait_followed(self, resize: WantedResize, call: Call) -> None:
+        """Wait until all ranks have followed.
+
+        Raises:
+            ResizeError: one has not, at the deadline or as it raised.
+        """
+        resize.peers = tuple(map(str, call.addresses))
+        resize.waits_for = "on_resize() of its ranks"
+        # Who waits for it may give it up; what they have begun goes on.
+        if not call.settled.wait(resize.left_s()):
+            late = f"not all have followed after {seconds_text(resize.limit_s)}"
+            raise ResizeError(
+                self.name, f"{resize.operation}: {late}; its members are {self.members.in_words}"
+            )
+        failure = GroupResult(call, partial(self.reason_of_death, call)).failure()
+        if failure is not None:
+            now = f"its members are {self.members.in_words}"
+            raise ResizeError(self.name, f"{resize.operation}: {now}, and: {failure}") from failure
+
+    def _apart(
+        self, resize: WantedResize, members: GroupMembers, call: Call, error: BaseException
+    ) -> ResizeError:
+        """Ranks that met others do so no more: end them, so that the group's `on_failure` decides."""
+        first, newline, more = str(error).partition("\n")
+        late = [
+            str(address) for address, end in zip(call.addresses, call.outcomes, strict=True) if end is None
+        ]
+        stuck = f"; in on_resize() still: {', '.join(late)}" if late else ""
+        why = f"{resize.operation} failed after its ranks had left their process group: {first}{stuck}"
+        self.session.messenger.submit(partial(self._end_members, members.ranks, why))
+        return ResizeError(self.name, f"{why}; they have been ended{newline}{more}")
+
+    def _end_members(self, numbers: Sequence[int], why: str) -> None:
+        for rank in [self.ranks[number] for number in numbers if number in self.members]:
+            self._on_unsaid(rank, why)
 
     def _why_given_up(self) -> str:
         return TERMINATED if self._deaths.stopping else "nobody waits for it any more"
@@ -310,14 +472,19 @@ class ResizableGroup(Supervision):
             self._kill(rank)
 
     def _shrink(self, resize: WantedResize, shrinkage: Shrinkage) -> tuple[int, ...]:
-        numbers = self._decide(partial(self._commit_shrinkage, shrinkage, resize))
-        self.session.members.tell(self.members).wait(_HEARD_S)
-        began = time.monotonic()
+        before = self._whole(resize)
+        numbers = self._decide(partial(self._resizing.leavers, shrinkage.num_workers, shrinkage.ranks))
+        ways = self._prepared(resize, self._resizing.without_ranks(numbers))
         leaving = [self.ranks[number] for number in numbers]
+        self._decide(partial(self._take_resized, ways.after, resize))
+        self.session.members.tell(self.members).wait(_HEARD_S)
+        began = resize.began = time.monotonic()
+        problem: ResizeError | None = None
+        if ways.follows:
+            problem = self._followed_by_few(resize, ways, before)
         for rank in leaving:
-            self._drain(rank, resize)
-        resize.waits_for = "what they have"
-        resize.peers = tuple(str(rank.address) for rank in leaving)
+            self._drain(rank, resize.left_s())
+        resize.waits_for, resize.peers = "what they have", self._names(numbers)
         ends = self._decide(partial(self._ends_of, leaving))
         deadline = began + shrinkage.drain_s
         for rank, end in zip(leaving, ends, strict=True):
@@ -331,13 +498,24 @@ class ResizableGroup(Supervision):
             took_s = time.monotonic() - began
             forced = not rank.came_to_its_end
             self.session.bus.emit(RankDrained(self.name, rank.address.rank, took_s, forced))
+        if problem is not None:
+            raise problem
         return numbers
 
-    def _drain(self, rank: LaunchedRank, resize: WantedResize) -> None:
+    def _followed_by_few(self, resize: WantedResize, ways: _Ways, before: GroupMembers) -> ResizeError | None:
+        """Have those that stay meet without those that leave; what that failed with."""
+        call = self._call_on_resize(before, self.members)
+        try:
+            self._wait_followed(resize, call)
+        except ResizeError as error:
+            return self._apart(resize, self.members, call, error) if ways.meets else error
+        return None
+
+    def _drain(self, rank: LaunchedRank, left_s: float) -> None:
         name, why = str(rank.address), self.left[rank.address.rank]
         self.session.directory.give_up_async(name, why)
         if rank.endpoint is not None:
-            self.session.messenger.notify(rank.endpoint, protocol.DRAIN, protocol.Drain(why))
+            self.session.messenger.notify(rank.endpoint, protocol.DRAIN, protocol.Drain(why, left_s))
 
     def _ends_of(self, leaving: Sequence[LaunchedRank]) -> list[Promise[Any]]:
         """What is done when each of these ranks has ended; on the I/O thread."""

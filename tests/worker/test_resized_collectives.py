@@ -1,0 +1,105 @@
+"""Groups whose ranks run collectives grow and shrink: all of them leave their process group, and meet in a new one."""
+
+import os
+import signal
+
+import pytest
+from resized_workers import Collective, Follower, Stubborn
+
+from rlinf.scheduler import PackedPlacementStrategy
+from rlinf_scheduler.errors import LaunchError, ResizeError, WorkerDied
+from waits import wait_until
+
+TWO = PackedPlacementStrategy(0, 1)
+
+
+def launch(job, name, *args, kind=Collective, on_failure="restart_group", **options):
+    return kind.create_group(*args).launch(job, TWO, name=name, on_failure=on_failure, **options)
+
+
+def totals(group):
+    return group.total().wait(60)
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "restart_group"])
+def test_two_ranks_become_three_and_two_again_and_meet_each_time(forked_job, on_failure):
+    group = launch(forked_job, "gloo", on_failure=on_failure)
+    assert totals(group) == [(1.0, 0, 2), (1.0, 1, 2)]
+    assert group.grow(1, timeout_s=60) == (2,)
+    assert totals(group) == [(3.0, 0, 3), (3.0, 1, 3), (3.0, 2, 3)]
+    assert group.shrink(ranks=[0]) == (0,)
+    assert totals(group) == [(3.0, 0, 2), (3.0, 1, 2)]
+    assert group.grow(1, reuse=True, timeout_s=60) == (0,)  # it is the first of them, where they meet
+    assert totals(group) == [(3.0, 0, 3), (3.0, 1, 3), (3.0, 2, 3)]
+    ways = [((0, 1), (0, 1, 2)), ((0, 1, 2), (1, 2)), ((1, 2), (0, 1, 2))]
+    assert group.followed().wait(60) == [[], ways, ways[1:]]
+
+
+def test_a_call_that_goes_on_ends_before_its_rank_follows(forked_job):
+    group = launch(forked_job, "ordered", kind=Follower, on_failure="fail")
+    held = group[1].hold()
+    released = group[1].release()
+    assert group.grow(1) == (2,)
+    released.wait(60)
+    assert held.wait(60) == [1]
+    assert group.told().wait(60) == [((0, 1), (0, 1, 2), (0, 1, 2))] * 2 + [None]
+
+
+def test_ranks_that_cannot_follow_are_not_resized(forked_job):
+    group = launch(forked_job, "stubborn", kind=Stubborn, on_failure="fail")
+    for refused in (lambda: group.grow(1), lambda: group.shrink(1)):
+        with pytest.raises(
+            ResizeError, match=r"run collectives, and their class has no `on_resize\(old, new\)`"
+        ):
+            refused()
+    assert group.members.epoch == 0
+    assert totals(group) == [(1.0, 0, 2), (1.0, 1, 2)]
+
+
+@pytest.mark.parametrize("args", [(2,), (1 << 30, "1"), (1 << 30, "raises")])
+def test_after_a_growth_that_failed_all_come_back_as_they_were(forked_job, args):
+    group = launch(forked_job, "failed", *args)
+    before = group.pid().wait(60)
+    with pytest.raises((ResizeError, LaunchError), match="they have been ended"):
+        group.grow(1, timeout_s=8)
+    assert totals(group) == [(1.0, 0, 2), (1.0, 1, 2)]
+    assert not set(group.pid().wait(60)) & set(before)
+    wait_until(lambda: forked_job.living == 2)
+
+
+def test_after_a_shrinkage_that_failed_those_that_stay_come_back(forked_job):
+    group = launch(forked_job, "stuck", 1 << 30, "0")
+    with pytest.raises(ResizeError, match=r"in on_resize\(\) still: stuck:0"):
+        group.shrink(1, drain_s=3)
+    assert totals(group) == [(0.0, 0, 1)]
+    wait_until(lambda: forked_job.living == 1)
+
+
+def test_a_rank_that_dies_as_it_joins_ends_the_growth_and_the_others_come_back(forked_job):
+    group = launch(forked_job, "joins", 1 << 30, "", 2)
+    with pytest.raises(ResizeError, match="rank 2 died"):
+        group.grow(1, timeout_s=30)
+    assert totals(group) == [(1.0, 0, 2), (1.0, 1, 2)]
+
+
+def test_a_group_that_comes_back_while_others_join_grows_all_the_same(forked_job):
+    group = launch(forked_job, "anew")
+    pid = group.health()[0].pid
+    killed = []
+
+    def kill():
+        if not killed:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    forked_job.processes.on_start = kill
+    assert group.grow(1, timeout_s=60) == (2,)
+    assert totals(group) == [(3.0, 0, 3), (3.0, 1, 3), (3.0, 2, 3)]
+
+
+def test_a_group_is_resized_once_it_is_back(forked_job):
+    group = launch(forked_job, "back")
+    with pytest.raises(WorkerDied):
+        group[0].die().wait(60)
+    assert group.grow(1, timeout_s=60) == (2,)
+    assert totals(group) == [(3.0, 0, 3), (3.0, 1, 3), (3.0, 2, 3)]
