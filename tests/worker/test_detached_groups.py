@@ -573,3 +573,24 @@ def test_a_group_can_be_detached_only_where_the_job_outlives_its_driver(forked_j
         launch(forked_job, "stays", detached=True)
     with pytest.raises(ClusterError, match="'driver' is no driver of a job that outlives its drivers"):
         end_job(forked_job.session)
+
+
+def test_a_driver_lets_a_group_grow_and_shrink_and_another_one_follows(kept, driver):
+    group = launch(driver, "resized", 7, detached=True)
+    other = attach(kept.attach("driver@there.2").session, "resized", None)
+    assert group.grow(2) == (2, 3)
+    wait_until(lambda: other.ranks == (0, 1, 2, 3))
+    assert [who[0] for who in other.who().wait(60)] == [0, 1, 2, 3]
+    assert other.shrink(ranks=[1]) == (1,)
+    wait_until(lambda: group.ranks == (0, 2, 3))
+    assert [who[0] for who in group.who().wait(60)] == [0, 2, 3]
+    third = attach(kept.attach("driver@there.3").session, "resized", None)
+    assert (third.ranks, third.members.epoch) == ((0, 2, 3), 2)
+    with pytest.raises(PlacementError, match="has no rank 1 to let go"):
+        group.shrink(ranks=[1])
+    with pytest.raises(PlacementError, match=r"has ranks 0, 2, 3, not 1"):
+        group.execute_on(1)
+    third.terminate()
+    wait_until(lambda: kept.living == 0)
+    with pytest.raises((WorkerDied, LaunchError)):
+        group.grow(1)
