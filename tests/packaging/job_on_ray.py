@@ -28,10 +28,11 @@ def refusal(function):
 
 if __name__ == "__main__":
     with Cluster(simulate="1x2") as cluster:
-        Channel.create("items")
+        items = Channel.create("items")
         ranks = Rank.create_group().launch(cluster, PackedPlacementStrategy(0, 1), name="ranks")
         assert ranks.exchange().wait() == [0, 72]
         for room, asked in {
+            "durable": lambda: cluster.save("job", channels=[items]),
             "metrics": lambda: cluster.log_metrics({"loss": 1.0}, step=1),
             "tracing": lambda: cluster.trace("run.json"),
             "web": lambda: cluster.web_url,

@@ -86,5 +86,5 @@ def test_contracts_of_channels_groups_and_weights_hold_without_any(bare):
 @pytest.mark.ray(own=True)
 def test_ranks_on_ray_work_without_any(bare):
     said = ended(started(bare, str(HERE / "job_on_ray.py")))
-    for room in ("metrics", "tracing", "web"):
+    for room in ("durable", "metrics", "tracing", "web"):
         assert f"{room}: {room} is not installed: " in said
