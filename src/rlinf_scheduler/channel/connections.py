@@ -25,7 +25,6 @@ class ChannelConnections:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._messenger = session.messenger
-        self._directory = session.directory
         self._by_id: dict[str, ChannelConnection] = {}
         self._on_lost: list[Callable[[ChannelConnection], None]] = []
         self._messenger.on_peer_lost(self._on_peer_lost)
@@ -51,8 +50,7 @@ class ChannelConnections:
             if self._messenger.endpoint.machine_id == ref.endpoint.machine_id:
                 connection.direct_way = Shortcuts(connection)
             return connection
-        leads = of_room("durable.reconnecting_transport:ReconnectingTransport")
-        reconnecting = leads(self._messenger, self._directory, ref)
+        reconnecting = of_room("durable.reconnecting_transport:ReconnectingTransport")(self._session, ref)
         ref = replace(ref, endpoint=reconnecting.endpoint)
         return ChannelConnection(self._session, ref, reconnecting, self._forget)
 

@@ -19,18 +19,18 @@ import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.spec import ChannelRef
-from rlinf_scheduler.comm.directory import DirectoryClient, Entry
+from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.failure import load_failure
 from rlinf_scheduler.comm.framing import Buffer, encode_head
 from rlinf_scheduler.comm.loop import Timer
-from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request, decode_head
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.durable import streams
 from rlinf_scheduler.durable.streams import FAILURE, HEARD, NOTICE, REQUEST, Stream, StreamEnvelope
 from rlinf_scheduler.errors import ChannelLost, CommError, CommTimeout, NotServed, PeerDied, PeerNotFound
+from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)
 
@@ -79,13 +79,13 @@ class ReconnectingTransport:
     """Leads to the server of one durable channel.
 
     Args:
-        directory: knows which process holds the channel.
+        session: this process's.
         ref: the channel, and the process that held it when that was asked last.
     """
 
-    def __init__(self, messenger: Messenger, directory: DirectoryClient, ref: ChannelRef) -> None:
-        self._messenger = messenger
-        self._directory = directory
+    def __init__(self, session: Session, ref: ChannelRef) -> None:
+        self._messenger = session.messenger
+        self._directory = session.directory
         self._spec = ref.spec
         self._server = ref.endpoint
         # To everybody else it is the same server for ever, and one that reads no shared memory.

@@ -15,6 +15,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host.info import group_entry
 from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.process_stats import CHANNEL_PROCESSES
+from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session, current_session
 
 # In a process of its own: so many objects more than went, and not 700, let the garbage collector look for rings.
@@ -31,6 +32,8 @@ class Channels:
 
     def __init__(self, session: Session | None = None) -> None:
         if session is None:
+            if has_room("durable"):  # the first save is not to load it on the I/O thread
+                of_room("durable.checkpoints:CheckpointsFeature")
             _collect_seldom()
         self._session = session or current_session()
         self._session.service(NodeHolder)
