@@ -50,6 +50,7 @@ from rlinf_scheduler.weights.index_service import open_index_when_needed
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
 from rlinf_scheduler.worker.device_lock import DeviceLockServer
+from rlinf_scheduler.worker.leaving_nodes import LeavingNodes
 from rlinf_scheduler.worker.node_watch import Fallbacks, NodeWatch
 
 DRIVER_NAME = "driver"
@@ -222,6 +223,7 @@ def open_home(
         if config.metrics is not None:
             of_room("metrics.collecting:write_metrics")(session, config.metrics)
         watch = session.service(NodeWatch)
+        session.service(LeavingNodes)
         if config.nodes is not None:
             session.provide(NodeLimits, config.nodes)
             watch.on_others = _NewNodes(session).on_others

@@ -10,9 +10,12 @@ from ray._private.worker import global_worker
 from ray.core.generated import autoscaler_pb2
 
 from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
+from rlinf_scheduler.events import NodeJoined
 from rlinf_scheduler.planning import Node
 from rlinf_scheduler.ray_backend import backend
 from rlinf_scheduler.ray_backend.probe import simulated_environment
+from rlinf_scheduler.session import current_session
+from rlinf_scheduler.session.membership import Draining
 
 DEADLINE_S = 60.0
 KEPT = []
@@ -32,6 +35,10 @@ class Rank(Worker):
     def where(self):
         """Its node."""
         return ray.get_runtime_context().get_node_id()
+
+    def finish(self):
+        """Something that takes until the rank is to leave."""
+        return current_session().service(Draining).began.wait(DEADLINE_S)
 
 
 def join(rank):
@@ -63,24 +70,29 @@ def next_of(events, kind, deadline_s=DEADLINE_S):
             return event
 
 
-def launch(cluster, name, *nodes):
+def launch(cluster, name, *nodes, moves=False):
     """A rank on each of these nodes."""
-    return Rank.create_group().launch(cluster, NodePlacementStrategy(list(nodes)), name=name)
+    options = {"on_failure": "restart", "restart_on": "any"} if moves else {}
+    return Rank.create_group().launch(cluster, NodePlacementStrategy(list(nodes)), name=name, **options)
 
 
 def main():
     """Write what was seen, as JSON."""
     seen, events = {}, Queue()
     backend.RayTestCluster = KeptNodes
+    joined = Queue()
     with Cluster({"simulate": "2x1", "nodes": {"min": 2, "max": 3}}) as cluster:
-        cluster.subscribe(events.put)
+        cluster.subscribe(lambda event: (joined if isinstance(event, NodeJoined) else events).put(event))
         seen["before"] = cluster.num_nodes
         join(2)
-        seen["joined"] = next_of(events, "NodeJoined").node_rank
+        seen["joined"] = next_of(joined, "NodeJoined").node_rank
         seen["after"] = cluster.num_nodes
         seen["lives there"] = launch(cluster, "new", 2).where().wait(DEADLINE_S) == [
             cluster.topology.nodes[2].node_id
         ]
+        # One has a rank elsewhere, and goes on with that; the other one's only rank moves.
+        staying, moving = launch(cluster, "staying", 0, 2), launch(cluster, "moving", 2, moves=True)
+        calls = [group.finish() for group in (staying.execute_on(1), moving)]
         join(3)  # there is no room for it
         drain(cluster.topology.nodes[2].node_id, 40.0)
         draining = next_of(events, "NodeDraining")
@@ -89,8 +101,14 @@ def main():
             launch(cluster, "late", 2)
         except Exception as error:  # noqa: BLE001 - its text is what is looked at
             seen["launch"] = [type(error).__name__, str(error)]
+        seen["finished"] = [call.wait(DEADLINE_S) for call in calls]
+        shrunk = next_of(events, "GroupResized")
+        seen["shrunk"] = [shrunk.group, shrunk.new_ranks, shrunk.why == draining.reason]
+        returned = next_of(events, "WorkerReturned")
+        seen["returned"] = [returned.group, returned.node_rank != 2]
+        seen["elsewhere"] = moving.where().wait(DEADLINE_S)[0] != cluster.topology.nodes[2].node_id
         # In the place of the one that goes another one is taken.
-        seen["instead"] = next_of(events, "NodeJoined").node_rank
+        seen["instead"] = next_of(joined, "NodeJoined").node_rank
         seen["nodes"] = cluster.num_nodes
         launch(cluster, "instead", 3).where().wait(DEADLINE_S)
         drain(cluster.topology.nodes[3].node_id, 0)

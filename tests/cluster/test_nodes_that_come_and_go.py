@@ -35,3 +35,10 @@ def test_a_drained_node_is_told_of_with_its_time_limit_and_nothing_is_started_on
 
 def test_there_are_never_more_than_max_and_another_one_is_taken_instead_of_one_that_goes(seen):
     assert (seen["instead"], seen["nodes"]) == (3, 4)
+
+
+def test_ranks_finish_what_they_have_and_leave_a_drained_node_for_another_one_or_out_of_their_group(seen):
+    assert seen["finished"] == [[True], [True]]
+    assert seen["shrunk"] == ["staying", [0], True]
+    assert seen["returned"] == ["moving", True]
+    assert seen["elsewhere"]

@@ -49,7 +49,7 @@ def test_it_says_what_was_missing():
         moved(place(topology, [0, 1]), topology, {0}, {(1, 1)})
     assert str(caught.value) == (
         "no node has 2 GPU accelerators free for it: "
-        "node 0: it is gone; node 1: 1 of 2 are free; node 2: 1 of 1 are free"
+        "node 0: nothing can be started on it; node 1: 1 of 2 are free; node 2: 1 of 1 are free"
     )
 
 

@@ -152,7 +152,7 @@ def test_a_rank_for_which_no_other_node_has_room_is_given_up_and_it_says_what_wa
     forked_job.session.service(NodeWatch).lose("first", "its raylet ended")
     events = [heard.next() for _ in range(4)]
     given_up = [each for each in events if isinstance(each, WorkerGivenUp)]
-    missing = "no node has 1 simulated accelerator free for it: node 0: it is gone; node 1: 0 of 4 are free"
+    missing = "node 0: nothing can be started on it; node 1: 0 of 4 are free"
     assert missing in given_up[0].reason
 
 

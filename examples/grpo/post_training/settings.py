@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any, Literal
 
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
@@ -59,9 +60,11 @@ class RolloutSettings:
 
     Args:
         num_slots: answers that it writes at a time.
+        sizes: how many ranks the rollout has from which step on; before, as many as are placed.
     """
 
     num_slots: PositiveInt
+    sizes: dict[PositiveInt, PositiveInt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)

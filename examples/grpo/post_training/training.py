@@ -11,6 +11,7 @@ from post_training.launch import Parts
 from post_training.progress import Progress
 from post_training.records import Prompt
 from post_training.report import PartTaken, StepReport, mean_reward
+from post_training.rollout_size import RolloutSize
 from post_training.settings import Settings
 from rlinf.scheduler.channel import Slot
 from rlinf.scheduler.errors import ChannelTimeout, WorkerDied
@@ -65,6 +66,8 @@ class Training:
             self.progress = self._answer(self._parts.actor.restore(self._checkpoint))[0]
             self._is_saved = True
         # A rank that dies and comes back goes on serving.
+        sizes = self._settings.rollout.sizes
+        self._size = RolloutSize(self._parts.rollout, self._parts.requests, sizes, self._waits_s)
         rollout = self._serving["rollout"] = self._parts.rollout.retrying().serve(self._parts.requests)
         for name in ("reward", "inference"):
             self._serving[name] = getattr(self._parts, name).serve()
@@ -75,6 +78,7 @@ class Training:
             self._serving[name].wait(self._waits_s)
         self._parts.requests.close()
         rollout.wait(self._waits_s)
+        self._size.close()
         self._parts.rollout.close().wait(self._waits_s)
 
     def _learn(self) -> None:
@@ -110,6 +114,7 @@ class Training:
         self.steps.append(StepReport.of(self.progress.num_steps, ranks))
         self._save()
         self._on_step(self.steps[-1])
+        self._size.at_step(self.progress.num_steps)
 
     def _take(self) -> list[PartTaken]:
         """What each rank has of the next global batch; after a death some may have parts that others are done with."""
@@ -169,6 +174,6 @@ class Training:
 
     def _answer(self, call: GroupResult[R]) -> list[R]:
         """What a call returns, one result a rank; the failure of any component that serves is raised too."""
-        waited_for: list[GroupResult[Any]] = [call, *self._serving.values()]
+        waited_for: list[GroupResult[Any]] = [call, *self._serving.values(), *self._size.serving()]
         wait_first(waited_for, self._waits_s).wait()
         return call.wait(self._waits_s)

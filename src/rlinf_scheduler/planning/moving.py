@@ -130,7 +130,7 @@ def _free_in(
     """The numbers in the table that a process can have of a row; or why it cannot."""
     node = topology.nodes[row.node_rank]
     if row.node_rank in gone:
-        return "it is gone"
+        return "nothing can be started on it"
     if not placement.has_accelerators:
         return [row.first]
     if (node.accelerator_type, node.accelerator_model) != _type_of(placement, topology):

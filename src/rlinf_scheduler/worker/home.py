@@ -100,7 +100,7 @@ def _launch_successors(
     try:
         for rank in sorted(before, key=lambda rank: rank.address.rank):
             placement = rank.placement
-            if recipe.options.moves and placement.node_rank in watch.states.lost:
+            if recipe.options.moves and placement.node_rank in watch.states.unusable():
                 topology = recipe.options.topology or job_topology(session)
                 placement = moves.begin(recipe.name, placement, topology)
                 if placement.rank == recipe.members.ranks[0]:  # where the group meets from now on

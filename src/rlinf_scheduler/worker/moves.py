@@ -48,7 +48,7 @@ class Moves:
         processes = self._session.service(Processes)
         with self._lock:
             self._forget_ended()
-            gone = list(self._session.service(NodeWatch).states.lost)
+            gone = self._session.service(NodeWatch).states.unusable()
             used = processes.held_elsewhere() | self._used()
             found = moved(placement, replace(topology, nodes=nodes), gone, used)
             give_back = processes.reserve(group, devices_of([found], nodes), 0.0)
@@ -79,7 +79,7 @@ class Moves:
         processes, watch = self._session.service(Processes), self._session.service(NodeWatch)
         with self._lock:
             self._forget_ended()
-            found = find(list(watch.states.lost), processes.held_elsewhere() | self._used())
+            found = find(watch.states.unusable(), processes.held_elsewhere() | self._used())
             watch.check({each.node_rank for each in found})
             give_back = processes.reserve(group, devices_of(found, nodes), 0.0, given_up)
             for each in found:

@@ -315,6 +315,10 @@ class NodeStates:
         """The ids of the nodes that are not lost."""
         return [node.node_id for rank, node in enumerate(self._nodes) if rank not in self.lost]
 
+    def unusable(self) -> set[int]:
+        """The ranks of the nodes on which nothing can be started."""
+        return {*self.lost, *self.draining}
+
     def refusal(self, ranks: Collection[int]) -> NodeLost | None:
         """Why nothing can be started on these nodes; None if it can."""
         for rank in sorted(ranks):

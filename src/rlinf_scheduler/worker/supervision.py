@@ -57,6 +57,7 @@ class Supervision(GroupCalls[LaunchedRank]):
     Attributes:
         ended: done when all of it has ended.
         give_back: gives its devices back before the job ends.
+        moves: whether a rank whose node is gone, or is to be given back, comes back on another one.
         on_change: called on the I/O thread with each rank of whom there is news, and with None when the group is being
             ended, and when it has ended.
     """
@@ -71,6 +72,7 @@ class Supervision(GroupCalls[LaunchedRank]):
     ) -> None:
         super().__init__(session, members, ranks, options.on_failure, options.stall_after_s)
         self.ended: Promise[None] = Promise()
+        self.moves = options.moves
         self.give_back: GivesBack | None = None
         self.on_change: list[Callable[[int | None], None]] = []
         self._has_left = False

@@ -1,0 +1,67 @@
+"""Ranks leave nodes that are to be given back, in the time that is left: for another node, or out of their group."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from rlinf_scheduler.errors import SchedulerError
+from rlinf_scheduler.events import NodeDraining
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.order import Shrinkage
+from rlinf_scheduler.worker.processes import LaunchedRank
+from rlinf_scheduler.worker.supervision import Supervision, groups_of
+
+# Of the time that a node has left, ranks may take so much to finish: what has not is to be ended before the node is.
+_SHARE = 0.8
+# Where nobody said how long it lasts, in seconds.
+_UNLIMITED_S = 3600.0
+# How long a rank that did not finish may take to be back elsewhere, in seconds.
+_BACK_WITHIN_S = 120.0
+_log = logging.getLogger(__name__)
+
+
+class LeavingNodes:
+    """Has the ranks of a process's groups leave nodes that are to be given back; a service of its session.
+
+    Args:
+        session: of the process that launched them.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        session.service(NodeWatch).on_draining.append(self._on_draining)
+
+    def _on_draining(self, event: NodeDraining) -> None:
+        for group in list(groups_of(self._session)):
+            ranks = [group.ranks[number] for number in group.members.ranks if number in group.ranks]
+            there = [rank for rank in ranks if rank.placement.node_id == event.node_id]
+            left_s = _UNLIMITED_S if event.left_s is None else event.left_s * _SHARE
+            if there and group.moves:
+                for rank in there:
+                    self._session.messenger.run_beside(self._move, group, rank, event.reason, left_s)
+            elif there:
+                self._session.messenger.run_beside(self._shrink, group, there, event.reason, left_s)
+
+    def _move(self, group: Supervision, rank: LaunchedRank, why: str, left_s: float) -> None:
+        """Let a rank finish what it has, and end: as after any death it comes back, on another node."""
+        began = time.monotonic()
+        rank.ended_by = why
+        if rank.endpoint is not None:
+            self._session.messenger.notify(rank.endpoint, protocol.DRAIN, protocol.Drain(why))
+        if rank.gone.wait(left_s):
+            return
+        try:
+            group.restart(rank.address.rank, _BACK_WITHIN_S)
+        except SchedulerError as error:
+            took_s = time.monotonic() - began
+            _log.warning("%s: '%s' is not back after %.0f s: %s", why, rank.address, took_s, error)
+
+    def _shrink(self, group: Supervision, ranks: list[LaunchedRank], why: str, left_s: float) -> None:
+        numbers = tuple(rank.address.rank for rank in ranks)
+        try:
+            group.shrink(Shrinkage(ranks=numbers, drain_s=left_s, why=why).checked())
+        except SchedulerError as error:
+            _log.warning("%s: ranks %s of '%s' stay there: %s", why, list(numbers), group.name, error)
