@@ -36,7 +36,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
 	@touch $@
 
-demo: $(VENV)/.ready ## Train across components on simulated accelerators (EXAMPLE=cartpole|grpo MODE=collocated|disaggregated|hybrid, of grpo also lora)
+demo: $(VENV)/.ready ## Train across components on simulated accelerators (EXAMPLE=cartpole|grpo MODE=collocated|disaggregated|hybrid, of grpo also lora, elastic)
 	$(BIN)/python examples/$(EXAMPLE)/main.py --config-name $(MODE)
 
 test: $(VENV)/.ready ## Run the test suite

@@ -18,7 +18,13 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 
 # What these show is of Ray, of its nodes, or of the order in which ranks start. Those of all other pages are forked:
 # that takes a tenth of the time.
-ON_RAY = ("README.md", "run-on-several-machines.md", "run-on-slurm.md", "watch-a-job.md")
+ON_RAY = (
+    "README.md",
+    "grow-and-shrink.md",
+    "run-on-several-machines.md",
+    "run-on-slurm.md",
+    "watch-a-job.md",
+)
 
 
 def pages(where):
