@@ -11,6 +11,7 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.engines import Decisions, Envs, VectorEnvWorker, Video
 from rlinf_scheduler.engines.vector_env import EGL_PROBLEM_VARIABLE
 from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout, ConfigError
+from rlinf_scheduler.session.membership import GroupMembers
 
 DEADLINE_S = 30.0
 
@@ -106,9 +107,25 @@ def test_an_answer_of_another_kind_is_refused(channels):
 
 
 def test_too_few_environments_are_refused(channels, monkeypatch):
-    monkeypatch.setattr(VectorEnvWorker, "world_size", 3)
+    monkeypatch.setattr(VectorEnvWorker, "members", GroupMembers("env", (0, 1, 2)))
     with pytest.raises(ConfigError, match="2 environments are too few for 3 ranks"):
         worker(2)
+
+
+def test_a_group_that_is_resized_divides_its_environments_anew(channels, policy):
+    envs = worker(4, stages=2)
+
+    def numbers():
+        return [number for stage in envs._stages for number in stage._numbers]
+
+    assert numbers() == [0, 1, 2, 3]
+    envs.collect(3)
+    before = envs.members
+    envs.on_resize(before, GroupMembers("env", (0, 2), epoch=1))
+    assert numbers() == [0, 1]
+    assert envs.collect(3).num_steps == 6
+    envs.on_resize(before, GroupMembers("env", (2,), epoch=2))
+    assert numbers() == []
 
 
 def test_mistakes_are_told(channels):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # So many requests a rank waits for at a time: the samples of a prompt find it waiting.
 ASKED = 16
-# So often weights are asked for whose publisher is away.
+# So often weights are asked for whose publisher is away, and it is looked whether this rank is to leave.
 _AWAY_S = 0.1
 
 
@@ -226,7 +226,7 @@ class RolloutWorker(Worker):
                     await asyncio.sleep(_AWAY_S)
 
     async def serve(self, channel: Channel | str, queue_name: str = "default") -> Served:
-        """Answer the requests of a queue until it ends, its channel is closed, or `drain` is called.
+        """Answer the requests of a queue until it ends, its channel is closed, this rank leaves, or `drain` is called.
 
         If the engine dies, others get its requests, and this rank goes on with a new one, with the newest weights.
 
@@ -238,12 +238,20 @@ class RolloutWorker(Worker):
             raise EngineError(f"{self.address} serves channel '{self._service.channel.name}' already")
         where = self.connect_channel(channel) if isinstance(channel, str) else channel
         service = self._service = _Serving(self, self._options, where, queue_name)
+        leaving = asyncio.ensure_future(self._leave(service))
         try:
             await self._serve_on(service)
         finally:
+            leaving.cancel()
             self._service = None
             service.over.set()
         return service.served
+
+    async def _leave(self, service: _Serving) -> None:
+        """Drain when this rank leaves its group; what runs after half of its time is handed back."""
+        while (left_s := self.draining_left_s) is None:
+            await asyncio.sleep(_AWAY_S)
+        await service.end(finish=True, timeout_s=left_s / 2)
 
     async def _serve_on(self, service: _Serving) -> None:
         """Serve to the end, with new engines for those that die."""

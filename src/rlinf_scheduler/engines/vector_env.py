@@ -107,21 +107,31 @@ class VectorEnvWorker(Worker):
         super().__init__()
         self._spec, self._video, self._timeout_s = envs, video, timeout_s
         self._num_wanted = 0
-        first, end = (envs.num_envs * rank // self.world_size for rank in (self.rank, self.rank + 1))
-        if envs.num_envs < self.world_size:
-            raise ConfigError(f"{envs.num_envs} environments are too few for {self.world_size} ranks")
         if video is not None:
             self._check_video(video)
         self._questions = self.connect_channel(questions, timeout_s=timeout_s)
         self._trajectories = self.connect_channel(trajectories, timeout_s=timeout_s)
-        stages = max(1, min(stages, end - first))
-        cuts = [first + stage * (end - first) // stages for stage in range(stages + 1)]
-        parts = [range(*cut) for cut in pairwise(cuts)]
-        self._stages = [
-            SteppedEnvs(self.make_envs(part), part.start, seeds_of(seed, part, self.num_restarts))
-            for part in parts
-        ]
+        self._seed, self._num_stages = seed, stages
+        self._stages = self._make_share(self.members)
         self._sent: list[Any] = []
+
+    def _make_share(self, members: Any) -> list[SteppedEnvs]:
+        """Make this rank's part of the environments, in stages."""
+        num_envs, size, place = self._spec.num_envs, members.world_size, members.place_of(self.rank)
+        if num_envs < size:
+            raise ConfigError(f"{num_envs} environments are too few for {size} ranks")
+        first, end = (num_envs * each // size for each in (place, place + 1))
+        stages = max(1, min(self._num_stages, end - first))
+        cuts = [first + stage * (end - first) // stages for stage in range(stages + 1)]
+        return [
+            SteppedEnvs(self.make_envs(part), part.start, seeds_of(self._seed, part, self.num_restarts))
+            for part in (range(*cut) for cut in pairwise(cuts))
+        ]
+
+    def on_resize(self, _old: Any, new: Any) -> None:
+        """Step another part of the environments, which begin anew, as the group has other ranks."""
+        self.close()
+        self._stages = self._make_share(new) if self.rank in new else []
 
     def make_envs(self, numbers: range) -> VectorEnv[Any, Any, Any]:
         """Return a vector of the environments with these numbers among all of the group.

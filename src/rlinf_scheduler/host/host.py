@@ -328,7 +328,7 @@ class Hosting:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_drain(self, notice: Request) -> None:
-        self.session.service(Draining).began.set_result(notice.head.why)
+        self.session.service(Draining).begin(notice.head.why, notice.head.left_s)
         self.calls.finish()
 
     def _on_prepare(self, request: Request) -> None:
