@@ -5,8 +5,10 @@ import signal
 import threading
 from datetime import timedelta
 
+import numpy as np
+
 from rlinf.scheduler import Worker
-from rlinf_scheduler.errors import PlacementError
+from rlinf_scheduler.errors import CommError, PlacementError
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.session.membership import Draining, GroupMembership
 
@@ -160,3 +162,37 @@ class Follower(Member):
 
     def told(self):
         return getattr(self, "followed", None)
+
+
+class Exchanging(Worker):
+    """Exchanges with groups whatever ranks they have."""
+
+    def send_rows(self, group):
+        self.send_to(group, [(self.rank, row) for row in range(6)], timeout_s=DEADLINE_S)
+
+    def recv_rows(self, group):
+        return self.recv_from(group, timeout_s=DEADLINE_S)
+
+    def send_one(self, group, rank):
+        try:
+            self.send("hello", group, rank, timeout_s=DEADLINE_S)
+        except CommError as error:
+            return type(error).__name__, str(error)
+        return None
+
+    def recv_one(self, group):
+        return self.recv(group, 0, timeout_s=DEADLINE_S)
+
+    def have_devices_together(self):
+        with self.device_lock(DEADLINE_S, group=True):
+            return self.members.ranks
+
+    def publish(self, version):
+        self.publish_weights(
+            "policy", {f"layer.{self.rank}": np.full(4, version)}, version, ranks=self.members.ranks
+        )
+
+    def fetch(self, version, ranks):
+        into = {f"layer.{rank}": np.zeros(4, np.int64) for rank in ranks}
+        self.fetch_weights("policy", into, version, timeout_s=DEADLINE_S)
+        return [values[0] for values in into.values()]

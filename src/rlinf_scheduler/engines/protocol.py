@@ -100,10 +100,8 @@ class GenerationRequest:
             ids: tuple[int, ...] = getattr(self, field)
             if max(ids, default=0) >= size:
                 place = next(place for place, token in enumerate(ids) if token >= size)
-                raise EngineError(
-                    f"request '{self.request_id}': {field}[{place}] is {ids[place]}, "
-                    f"and the model's vocabulary has the ids 0 to {size - 1}"
-                )
+                what = f"request '{self.request_id}': {field}[{place}] is {ids[place]}"
+                raise EngineError(f"{what}, and the model's vocabulary has the ids 0 to {size - 1}")
 
     @property
     def remaining(self) -> int:
@@ -112,12 +110,8 @@ class GenerationRequest:
 
     def after(self, partial: Generation) -> GenerationRequest:
         """Return the request that goes on where an aborted generation ended."""
-        return replace(
-            self,
-            output_ids=partial.token_ids,
-            output_logprobs=partial.logprobs,
-            output_versions=partial.versions,
-        )
+        ids, logprobs, versions = partial.token_ids, partial.logprobs, partial.versions
+        return replace(self, output_ids=ids, output_logprobs=logprobs, output_versions=versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +189,9 @@ class RolloutEngine(Protocol):
 
     async def start(self) -> None:
         """Load the model and start its processes; nothing else is called before."""
-        ...
 
     async def close(self) -> None:
         """End it: what runs ends with "abort", and no process and no memory of it is left. May be called again."""
-        ...
 
     async def health(self) -> None:
         """Return if it can generate.
@@ -207,11 +199,9 @@ class RolloutEngine(Protocol):
         Raises:
             EngineDead: one of its processes is gone, or it cannot go on; it says which, and why.
         """
-        ...
 
     async def load(self) -> EngineLoad:
         """Return how much it has to do."""
-        ...
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Tokens]:
         """Yield the tokens of a request as they are made; the last of these has a finish reason.
@@ -223,11 +213,9 @@ class RolloutEngine(Protocol):
                 that its vocabulary has not (`GenerationRequest.check_vocabulary`). It goes on with others.
             EngineDead: the engine died; what was yielded until then is right.
         """
-        ...
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         """End requests, None for all: their streams end with "abort". One that is not there is no error."""
-        ...
 
     async def pause(self, mode: PauseMode = "keep") -> None:
         """Generate no token until `resume`; requests that come wait.
@@ -236,19 +224,15 @@ class RolloutEngine(Protocol):
             mode: what becomes of requests that run: "keep": they wait and go on; "finish": they are finished first;
                 "abort": their streams end with "abort".
         """
-        ...
 
     async def resume(self) -> None:
         """Generate again after a pause."""
-        ...
 
     async def sleep(self) -> None:
         """Give memory of weights and caches back; what runs ends with "abort", requests that come wait."""
-        ...
 
     async def wake(self) -> None:
         """Take memory again, with the weights of `version`, and generate."""
-        ...
 
     async def update_weights(
         self, name: str, *, min_version: int | None = None, timeout_s: float | None = None
@@ -266,7 +250,6 @@ class RolloutEngine(Protocol):
             UpdateFailed: the version before is in use, whole.
             EngineDead: the engine cannot go on, because the failure left it without whole weights.
         """
-        ...
 
 
 async def collect(engine: RolloutEngine, request: GenerationRequest) -> Generation:

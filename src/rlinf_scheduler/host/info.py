@@ -33,7 +33,7 @@ class WorkerInfo:
 
     Attributes:
         address: its group and rank.
-        world_size: how many ranks its group has.
+        world_size: how many ranks its group had when it was started; `Worker.world_size` is how many it has now.
         placement: the node and the devices that it was given.
         node_ip: its node's address in the cluster.
         hostname: its node's name.

@@ -329,8 +329,8 @@ class Exchange:
             weights: a `torch.nn.Module`, whose `state_dict()` is published, or by key tensors (DTensors of any mesh
                 among them, on any device), numpy arrays, or `Slice`s of them; free to be changed after this call.
             version: a whole number, larger than that of this rank's version before.
-            ranks: which ranks publish (4: ranks 0 to 3), where that does not follow from their shards: pipeline stages
-                have whole tensors each; None: nobody else has to.
+            ranks: which ranks publish (4: ranks 0 to 3; of a group that is resized `self.members.ranks`), where that
+                does not follow from their shards: pipeline stages have whole tensors each; None: nobody else has to.
             delta: whether other machines that have the version before get only what has changed: "auto", where that is
                 quicker by what was measured; True, wherever it is shorter; False, never.
 
