@@ -246,3 +246,15 @@ def test_a_group_that_ends_while_it_grows_leaves_nothing_behind(forked_job):
     wait_until(lambda: forked_job.living == 0)
     with pytest.raises(LaunchError, match="the group was terminated"):
         group.grow(1)
+
+
+def test_wherever_a_growth_is_interrupted_it_has_happened_or_leaves_nothing_behind(forked_job, alarms):
+    group = launch(forked_job, "interrupted", placement=NodePlacementStrategy([0]))
+    begun = alarms(seed=7, max_delay_s=1.0)
+    ended = sum(begun.interrupt(lambda: group.grow(1)) for _ in range(8))
+    numbers = group.grow(1)  # after all that were interrupted
+    assert ranks_of(group.who().wait(60)) == list(group.ranks)
+    wait_until(lambda: forked_job.living == group.world_size)
+    assert ended + 2 <= group.world_size <= 10
+    assert numbers[0] == max(group.ranks)
+    assert begun.num_raised
