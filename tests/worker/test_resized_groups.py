@@ -5,15 +5,19 @@ import queue
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from resized_workers import Member
 
+from alarms import alarms
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, PackedPlacementStrategy
 from rlinf_scheduler.errors import ConfigError, LaunchError, PlacementError, ResizeError, WorkerDied
 from rlinf_scheduler.events import GroupResized, RankDrained, WorkerLost
+from rlinf_scheduler.planning import Topology
 from waits import wait_until
 
+__all__ = ["alarms"]
 TWO = PackedPlacementStrategy(0, 1)
 
 
@@ -169,6 +173,48 @@ def test_new_ranks_run_where_a_strategy_or_text_says(forked_job):
     assert [place.local_rank for place in group.placements] == [0, 1, 2, 0, 1, 2]
     masks = [each["CUDA_VISIBLE_DEVICES"] for each in group.environment().wait(60)]
     assert masks == ["0", "1", "0", "4", "6", "7"]
+
+
+def test_a_rank_that_is_killed_as_it_starts_ends_the_growth(forked_job):
+    group = launch(forked_job, "killed early")
+    began = threading.Event()
+
+    def kill():
+        process = forked_job.processes.started[-1]
+        process.kill()
+        began.set()
+
+    forked_job.processes.on_start = kill
+    with pytest.raises(LaunchError, match="rank 2 died while"):
+        group.grow(1)
+    assert began.is_set()
+    assert ranks_of(group.who().wait(60)) == [0, 1]
+    forked_job.processes.on_start = lambda: None
+    assert group.grow(1) == (3,)
+
+
+def test_a_member_that_is_killed_while_others_start_comes_back_among_them(forked_job):
+    group = launch(forked_job, "member", on_failure="restart")
+    pid = group.health()[0].pid
+
+    def kill():
+        forked_job.processes.on_start = lambda: None
+        os.kill(pid, signal.SIGKILL)
+
+    forked_job.processes.on_start = kill
+    assert group.grow(2) == (2, 3)
+    wait_until(lambda: group.health()[0].num_restarts == 1)
+    assert group.known().wait(60) == [((0, 1, 2, 3), 1)] * 4
+    assert ranks_of(group.who().wait(60)) == [0, 1, 2, 3]
+
+
+def test_a_node_that_joined_after_the_launch_has_new_ranks(forked_job):
+    group = launch(forked_job, "joined")
+    nodes = forked_job.topology.nodes
+    joined = replace(forked_job.topology, nodes=(*nodes, replace(nodes[0], node_id="third")))
+    forked_job.session.provide(Topology, joined)
+    group.grow(3)
+    assert [place.node_rank for place in group.placements] == [0, 0, 1, 2, 1]
 
 
 def test_bare_ranks_grow_where_fewest_of_them_run(forked_job):

@@ -42,7 +42,7 @@ from rlinf_scheduler.host.log_lines import level_to_forward
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.host.postmortem import Witnesses
 from rlinf_scheduler.host.protocol import Assignment, HostSpec
-from rlinf_scheduler.planning import Node, Placement
+from rlinf_scheduler.planning import Node, Placement, Topology
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment, path_merge_of
 from rlinf_scheduler.ray_backend.backend import cores_of_machines, ray_errors
 from rlinf_scheduler.rooms import of_room
@@ -134,16 +134,20 @@ class Recipe:
         """Let the ranks meet there; "" and 0: where the first of them is started next."""
         self.members = structs.replace(self.members, master_address=address, master_port=port)
 
-    def joined_by(self, members: GroupMembers, timeout_s: float, ready_when: str) -> Recipe:
+    def joined_by(
+        self, members: GroupMembers, topology: Topology, timeout_s: float, ready_when: str
+    ) -> Recipe:
         """The same for ranks that join: when they are there these are the members.
 
         Args:
             members: see above.
+            topology: what they are placed on; nodes may have come since the launch.
             timeout_s: how long the start may take, in seconds.
             ready_when: as of `LaunchOptions`; "": as the group was launched.
         """
         recipe = copy(self)
         recipe.members = members
+        recipe.hardware = HardwareTable(topology)
         recipe.options = replace(
             self.options, timeout_s=timeout_s, ready_when=ready_when or self.options.ready_when
         )

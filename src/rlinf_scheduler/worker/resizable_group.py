@@ -176,9 +176,7 @@ class ResizableGroup(Supervision):
         self._start_given_up = start
         return self._num_anew
 
-    def _commit_growth(
-        self, after: GroupMembers, ranks: Sequence[LaunchedRank], resize: WantedResize
-    ) -> None:
+    def _commit_growth(self, recipe: Recipe, ranks: Sequence[LaunchedRank], resize: WantedResize) -> None:
         """The group has further ranks.
 
         Raises:
@@ -192,7 +190,8 @@ class ResizableGroup(Supervision):
             raise unwanted
         for rank in ranks:  # first: who is told of the members calls them
             self._tell(rank.address.rank)
-        self._take_resized(after, resize)
+        self._recipe.hardware = recipe.hardware
+        self._take_resized(recipe.members, resize)
         for rank in ranks:
             self._follow(rank)
             if self._is_lost(rank.endpoint):
@@ -289,7 +288,7 @@ class ResizableGroup(Supervision):
         ways = self._prepared(resize, self._resizing.with_ranks(numbers))
         start = Promise[None]()
         num_anew = self._decide(partial(self._begin_start, numbers, start))
-        recipe = self._recipe.joined_by(ways.after, resize.left_s(), growth.ready_when)
+        recipe = self._recipe.joined_by(ways.after, self._topology(), resize.left_s(), growth.ready_when)
         ranks: list[LaunchedRank] = []
         following: list[Call] = []
         resize.given_up.add_done_callback(lambda _: None if following else start.set_result(None))
@@ -304,7 +303,7 @@ class ResizableGroup(Supervision):
             ranks += start_ranks(self.session, placements, recipe, start, on_assigned=meet)
             if ways.meets:
                 self._wait_followed(resize, following[0])
-            self._decide(partial(self._commit_growth, recipe.members, ranks, resize))
+            self._decide(partial(self._commit_growth, recipe, ranks, resize))
         except BaseException as error:
             self._end_unwanted(ranks)
             if self._num_anew > num_anew and not resize.given_up.done() and resize.left_s():
