@@ -329,7 +329,14 @@ class Hosting:
 
     def _on_drain(self, notice: Request) -> None:
         self.session.service(Draining).begin(notice.head.why, notice.head.left_s)
-        self.calls.finish()
+        members = self.session.members
+        place = self.session.fact(GroupMembership)
+        if place is None:
+            self.calls.finish()
+            return
+        # A call of who had not heard yet may be on its way still.
+        caught_up = members.catch_up(members.newest(place.members))
+        caught_up.add_done_callback(lambda _: self.calls.finish())
 
     def _on_prepare(self, request: Request) -> None:
         distributed = sys.modules.get("torch.distributed")  # who has not imported it has met nobody

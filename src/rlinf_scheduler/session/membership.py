@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -319,30 +320,38 @@ class MembersNotices:
             self.known[members.group] = members
             for callback in list(self.on_change):
                 callback(members)
-        if not self._is_home:
+        if self._is_home:
+            self._ask_peers(members).add_done_callback(lambda _: request.reply(None))
+        else:
             request.reply(None)
-            return
-        own_id = self._messenger.endpoint.process_id
-        others = [
-            transport.endpoint
-            for transport in self._messenger.peers.transports()
-            if transport.endpoint.process_id != own_id
-        ]
-        waits_for = len(others)
+
+    def catch_up(self, members: GroupMembers) -> Promise[None]:
+        """Let come what others have sent to this process before they heard of these ranks; on the I/O thread.
+
+        Returns:
+            Done when it is here, or they have not answered for `HEARD_WITHIN_S` seconds.
+        """
+        return self._ask_peers(members)  # an answer is behind what was sent before it
+
+    def _ask_peers(self, members: GroupMembers) -> Promise[None]:
+        """Have the processes that this one is connected to hear of the ranks of a group, the home left out."""
+        not_asked = {self._messenger.endpoint.process_id, self._home.process_id}
+        peers = [transport.endpoint for transport in self._messenger.peers.transports()]
+        others = [peer for peer in peers if peer.process_id not in not_asked]
+        heard: Promise[None] = Promise()
+        waits_for = {peer.process_id for peer in others}
         if not waits_for:
-            request.reply(None)
+            heard.set_result(None)
 
-        def on_heard(_: Promise[Any]) -> None:
-            nonlocal waits_for
-            waits_for -= 1
+        def on_heard(process_id: str, _: Promise[Any]) -> None:
+            waits_for.discard(process_id)
             if not waits_for:
-                request.reply(None)
+                heard.set_result(None)
 
-        for endpoint in others:
-            told = self._messenger.request(
-                endpoint, RESIZED, members, timeout_s=HEARD_WITHIN_S, reply_type=None
-            )
-            told.add_done_callback(on_heard)
+        for peer in others:
+            asked = self._messenger.request(peer, RESIZED, members, timeout_s=HEARD_WITHIN_S, reply_type=None)
+            asked.add_done_callback(partial(on_heard, peer.process_id))
+        return heard
 
 
 class Draining:
