@@ -3,8 +3,9 @@
 The hosts are network namespaces with addresses of their own, and nodes of one real Ray. Ranks are killed and stopped,
 raylets are killed and stopped, hosts lose their power, cables are pulled for a moment or for longer than the grace
 period lasts, and links carry in one direction only; what is gone comes back after a while. The job of
-`fleet_chaos_job.py` goes on all the while: every call, exchange, channel and launch has to end within its deadline, by
-the right value or by an error that names the cause. When the job is over, nothing of it may be left on any host.
+`fleet_chaos_job.py` goes on all the while: every call, exchange, channel, launch and resize has to end within its
+deadline, by the right value or by an error that names the cause. When the job is over, nothing of it may be left on any
+host.
 
     python benchmarks/fleet_chaos.py [--minutes 5] [--seed 1]
 

@@ -30,6 +30,7 @@ UNRESPONSIVE_AFTER_S = 15.0
 CALL_S, LAUNCH_S = 30.0, 60.0
 SHORT_S = 2.0
 NUM_ITEMS = 20
+MOST_RANKS = 5
 # A deadline ends late by a tenth of itself; and this machine is busy.
 LATE_SHARE, BUSY_S = 0.1, 5.0
 # What an error has to name, if it is to say why.
@@ -127,7 +128,7 @@ class Job:
 
     def run(self) -> None:
         """Until the time is over, and all are done."""
-        users = (self.call, self.trade, self.put_and_get, self.use_devices, self.refresh)
+        users = (self.call, self.trade, self.put_and_get, self.use_devices, self.resize, self.refresh)
         threads = [threading.Thread(target=user, name=user.__name__) for user in users]
         for thread in threads:
             thread.start()
@@ -226,6 +227,33 @@ class Job:
                 continue
             self.ledger.wait("call", CALL_S, lambda g=group: g.add(1).wait(CALL_S), [1, 2])
             self._end(group)
+
+    def resize(self) -> None:
+        """A group that grows and shrinks: each call goes to the ranks that there are, and no number comes twice."""
+        while self._goes_on:
+            group = self._launched("resized", NodePlacementStrategy(self._nodes()))
+            given = set() if group is None else {*group.ranks}
+            for number in itertools.count():
+                if group is None or not self._goes_on:
+                    break
+                right = [number + rank for rank in group.ranks]
+                if not self.ledger.wait(
+                    "call", CALL_S, lambda g=group, n=number: g.add(n).wait(CALL_S), right
+                ):
+                    break
+                if group.world_size > MOST_RANKS - number % MOST_RANKS:
+                    drained = lambda g=group: g.shrink(1, drain_s=SHORT_S)  # noqa: E731
+                    done = self.ledger.wait("shrink", CALL_S, drained, group.ranks[-1:])
+                else:
+                    grown = lambda g=group: g.grow(1, timeout_s=LAUNCH_S)  # noqa: E731
+                    done = self.ledger.wait("grow", LAUNCH_S, grown)
+                    if done and given.intersection(done):
+                        self.ledger.wrong.append(f"grow gave {done}, and {sorted(given)} were given before")
+                    given.update(done or ())
+                if not done:
+                    break
+            if group is not None:
+                self._end(group)
 
     def refresh(self) -> None:
         """Nodes that come back are taken in."""

@@ -265,6 +265,39 @@ def test_a_rank_of_the_rollout_that_is_killed_comes_back_and_every_answer_counts
     wait_until(lambda: forked_job.living == 1)  # the channels'
 
 
+def test_the_rollout_grows_and_shrinks_and_one_that_has_come_is_killed_and_every_answer_counts_once(
+    forked_job, settings, tmp_path
+):
+    settings = replace(settings, num_steps=6, rollout=replace(settings.rollout, sizes={1: 3, 4: 1}))
+    outcome = Survival("grpo")
+    forked_job.session.bus.subscribe(outcome.hear)
+    with forked_job.starting():
+        rollout = launched_rollout(forked_job, settings)
+        job = Job(settings, rollout, launched_actor(forked_job, settings))
+    sizes = []
+
+    def look(step):
+        if step.version == 2:
+            wait_until(lambda: rollout.world_size == 3)
+            os.kill(rollout.health()[2].pid, signal.SIGKILL)
+        if step.version == 5:
+            wait_until(lambda: rollout.world_size == 1)
+        sizes.append(rollout.world_size)
+
+    training = Training(job.parts, settings, 1, tmp_path / "checkpoint", on_step=look)
+    try:
+        training.run()
+        account_for_prompts(outcome, training, settings)
+    finally:
+        job.stop()
+    assert not outcome.problems, report(outcome)
+    assert outcome.num_steps == settings.num_steps
+    assert (sizes[:2], sizes[-2:], rollout.ranks) == ([2, 3], [1, 1], (0,))
+    job.parts.actor.terminate()
+    rollout.terminate()
+    wait_until(lambda: forked_job.living == 1)  # the channels'
+
+
 def test_an_actor_whose_ranks_are_killed_goes_on_by_itself_from_its_checkpoint(
     forked_job, settings, tmp_path
 ):

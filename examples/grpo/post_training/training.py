@@ -48,6 +48,7 @@ class Training:
         self._on_step = on_step
         self._serving: dict[str, GroupResult[Any]] = {}
         self._waits_s = settings.timeout_s + _GRACE_S
+        self._size = RolloutSize(parts.rollout, parts.requests, settings.rollout.sizes, self._waits_s)
         self.steps: list[StepReport] = []
         self.progress = Progress()
         self._is_saved = False  # this training's checkpoint, and not that of one before
@@ -66,8 +67,6 @@ class Training:
             self.progress = self._answer(self._parts.actor.restore(self._checkpoint))[0]
             self._is_saved = True
         # A rank that dies and comes back goes on serving.
-        sizes = self._settings.rollout.sizes
-        self._size = RolloutSize(self._parts.rollout, self._parts.requests, sizes, self._waits_s)
         rollout = self._serving["rollout"] = self._parts.rollout.retrying().serve(self._parts.requests)
         for name in ("reward", "inference"):
             self._serving[name] = getattr(self._parts, name).serve()
