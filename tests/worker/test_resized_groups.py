@@ -14,8 +14,9 @@ from alarms import alarms
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, PackedPlacementStrategy
 from rlinf_scheduler.errors import ConfigError, LaunchError, PlacementError, ResizeError, WorkerDied
 from rlinf_scheduler.events import GroupResized, RankDrained, WorkerLost
+from rlinf_scheduler.observe.why import why
 from rlinf_scheduler.planning import Topology
-from waits import wait_until
+from waits import seen, wait_until
 
 __all__ = ["alarms"]
 TWO = PackedPlacementStrategy(0, 1)
@@ -304,3 +305,19 @@ def test_wherever_a_growth_is_interrupted_it_has_happened_or_leaves_nothing_behi
     assert ended + 2 <= group.world_size <= 10
     assert numbers[0] == max(group.ranks)
     assert begun.num_raised
+
+
+def test_why_tells_for_whom_a_resize_waits(forked_job):
+    group = launch(forked_job, "told of")
+    stays = group[1].stay()
+    with ThreadPoolExecutor(1) as pool:
+        shrinking = pool.submit(group.shrink, 1)
+        told = seen(lambda: str(why(forked_job.session, 10)), lambda text: "what they have" in text)
+        group[0].release().wait(60)
+        assert "shrink(1) of 'told of'" in told
+        assert "told of:1" in told
+        assert "stay()" in told
+        group.terminate()
+        assert shrinking.result(60) == (1,)
+    with pytest.raises(WorkerDied):
+        stays.wait(60)
