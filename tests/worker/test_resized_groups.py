@@ -16,6 +16,7 @@ from rlinf_scheduler.errors import ConfigError, LaunchError, PlacementError, Res
 from rlinf_scheduler.events import GroupResized, RankDrained, WorkerLost
 from rlinf_scheduler.observe.why import why
 from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.worker.group_calls import FailFast
 from waits import seen, wait_until
 
 __all__ = ["alarms"]
@@ -269,6 +270,29 @@ def test_what_makes_no_sense_changes_nothing(forked_job):
         with pytest.raises(PlacementError, match="this is a view of some"):
             refused()
     assert group.members.epoch == 0
+
+
+def test_a_group_that_ended_is_not_resized(forked_job):
+    group = launch(forked_job, "over")
+    group.terminate()
+    for refused in (lambda: group.grow(1), lambda: group.shrink(1)):
+        with pytest.raises((WorkerDied, ResizeError), match="the group was terminated"):
+            refused()
+
+
+def test_a_rank_that_leaves_by_force_is_no_failure_that_ends_the_driver(forked_job, monkeypatch):
+    ended = queue.SimpleQueue()
+    monkeypatch.setattr(FailFast, "_end_for", lambda _, result: ended.put(str(result.failure())))
+    forked_job.session.provide(FailFast, FailFast(forked_job.session))
+    group = launch(forked_job, "fast")
+    stays = group[1].stay()
+    assert group.shrink(1, drain_s=0.2) == (1,)
+    with pytest.raises(WorkerDied):
+        stays.wait(60)
+    with pytest.raises(WorkerDied):
+        group[0].die().wait(60)
+    assert "died during die()" in ended.get(timeout=60)  # the first that is one
+    assert [rank.rank for rank in group.placements] == [0]
 
 
 def test_two_that_grow_at_once_take_turns(forked_job):

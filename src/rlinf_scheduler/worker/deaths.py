@@ -218,7 +218,9 @@ class Deaths:
             why_stopped: what to say if the group is being ended.
         """
         if self.stopping:
-            return WorkerDied(self.group, wanted[0], "", why_stopped)
+            return WorkerDied(
+                self.group, wanted[0] if wanted else min(self.ranks, default=0), "", why_stopped
+            )
         for rank, reason in self.dead.copy().items():
             if rank in wanted:
                 return WorkerDied(self.group, rank, "", reason)

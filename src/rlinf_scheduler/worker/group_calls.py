@@ -259,10 +259,14 @@ class GroupCalls(ABC, Generic[RankT]):
         if fail_fast is None:
             self._watch_unread(call)
         else:
-            fail_fast.watch(result, call.settled, unless=lambda: self._deaths.stopping)
+            fail_fast.watch(result, call.settled, unless=partial(self._is_let_go, call))
         messenger.submit(ending(partial(self._start, call), call.fail))
         if messenger.why_closed:  # what is handed over after that may not be looked at any more
             raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")
+
+    def _is_let_go(self, call: Call) -> bool:
+        """Whether its ranks are being ended, or some leave: what it fails with is no failure."""
+        return self._deaths.stopping or any(address.rank in self.left for address in call.addresses)
 
     def check_alive(self, wanted: Sequence[int], *, of_members: bool = False) -> None:
         """Make sure that a call to these ranks can succeed; `of_members`: those that the group has just now.
@@ -481,7 +485,7 @@ class FailFast:
         Args:
             result: of the call.
             settled: done when it has ended.
-            unless: whether its group is being ended: what fails by that is no failure.
+            unless: whether its ranks are being ended, or leave: what fails by that is no failure.
         """
         settled.add_done_callback(partial(self._look_at, result, unless))
 

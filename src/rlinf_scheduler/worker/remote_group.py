@@ -93,6 +93,8 @@ class RemoteGroup(GroupCalls[RemoteRank]):
         if news.gone:
             rank.gone.set_result(news.gone)
         if number in self.left:
+            if news.gone:
+                self.ranks = {each: other for each, other in self.ranks.items() if each != number}
             return
         is_new = news.state == "away" and number not in self._deaths.away
         ends_calls = self._deaths.told(number, news.state, news.reason)

@@ -16,7 +16,7 @@ from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, WORLD_SIZE, Entry
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
-from rlinf_scheduler.errors import ResizeError
+from rlinf_scheduler.errors import CommError, ResizeError
 from rlinf_scheduler.events import GroupResized, RankDrained
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import group_entry, job_topology
@@ -138,11 +138,18 @@ class ResizableGroup(Supervision):
     def _order(self, resize: WantedResize, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
         try:
             self.session.messenger.submit(partial(self._on_asked, resize, work))
+            self._check_open(resize)
             resize.over.wait()
         except BaseException:
             resize.given_up.set_result(None)
             raise
         return resize.over.result(0)
+
+    def _check_open(self, resize: WantedResize) -> None:
+        """Raise CommError where this process has left the job: what was handed over may not be looked at any more."""
+        if self.session.messenger.why_closed:
+            problem = f"{resize.operation} of '{self.name}': {self.session.messenger.why_closed}"
+            raise CommError(problem)
 
     # -- the I/O thread --------------------------------------------------------------------------
 
@@ -328,7 +335,7 @@ class ResizableGroup(Supervision):
         return self.members
 
     def _away_together(self) -> Promise[None] | None:
-        refusal = self._deaths.refusal((self.members.ranks[0],) if self._deaths.stopping else (), TERMINATED)
+        refusal = self._deaths.refusal((), TERMINATED)
         if refusal is not None:
             raise refusal
         away = [self._successors.awaited(number) for number in self.members.ranks] if self.are_one else []

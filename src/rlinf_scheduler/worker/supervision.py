@@ -206,6 +206,9 @@ class Supervision(GroupCalls[LaunchedRank]):
                 self._stay_away(number, reason)
 
     def _on_restart(self, number: int, asked: Promise[Promise[None] | None]) -> None:
+        if number not in self.ranks or number in self.left:  # it has just left
+            asked.set_result(None)
+            return
         rank, reason = self.ranks[number], "group.restart() ends it"
         consequences = self._deaths.on_restart(number, reason)
         if consequences.restart:
