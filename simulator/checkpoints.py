@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,11 +24,13 @@ from rlinf_scheduler.durable.checkpoints import restore
 from rlinf_scheduler.queueing.dead_letters import DeadLetters
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName
 from rlinf_scheduler.queueing.leases import LeaseTerms, OnLease, Settle
+from rlinf_scheduler.queueing.members import GroupRanks
 from rlinf_scheduler.queueing.messages import Deliver, EndQueue, Get, Instruction, Put, Reason, Refuse
 from rlinf_scheduler.queueing.sharding import Part, WantedPart
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.taps import Taps
 from simulator.cluster import Cluster
+from simulator.groups import GROUP
 from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.processes import replaced
@@ -212,7 +214,8 @@ class Checkpoints:
         if dead != wanted.dead:
             raise Violation(f"a restarted job has the dead letters {dead}; it should have {wanted.dead}")
         if self._script.plan is not None:
-            books.check_restarted_shards(SHARDS, self._train(restarted))
+            ranks = self._draw_ranks()
+            books.check_restarted_shards(SHARDS, ranks, self._train(restarted, ranks))
         self._check_rest(restarted, books)
 
     @staticmethod
@@ -244,7 +247,8 @@ class Checkpoints:
         letters = restarted.policy(DeadLetters).of()
         found.update(_number(letter.item) for letter in letters if letter.queue.name != SubscriptionName(TAP))
         if self._script.plan is not None:
-            found.update(number for part in self._train(restarted).values() for number in part)
+            parts = self._train(restarted, self._draw_ranks())
+            found.update(number for part in parts.values() for number in part)
         wanted = {
             number for each in (before, after) for number in each.numbers(others_than=SubscriptionName(TAP))
         }
@@ -282,14 +286,21 @@ class Checkpoints:
             state.apply(Settle(lease.generation, None, True), RESTARTED)
             yield _number(item), lease.attempts[0] - 1
 
-    def _train(self, state: ChannelState) -> dict[tuple[int, int], list[int]]:
+    def _draw_ranks(self) -> Sequence[int]:
+        """The ranks of a restarted job: as many as there were, or more, or fewer."""
+        num_shards = 0 if self._script.plan is None else self._script.plan.num_shards
+        return range(self._draw.choice((num_shards, num_shards, max(1, num_shards - 1), num_shards + 1)))
+
+    def _train(self, state: ChannelState, ranks: Sequence[int]) -> dict[tuple[int, int], list[int]]:
         """Let new ranks train to the end: the parts that they get, by shard and step."""
-        plan = self._script.plan
-        if plan is None:
+        if self._script.plan is None:
             return {}
+        plan = self._script.plan._replace(num_shards=len(ranks))
+        if self._script.is_resized:
+            plan = plan.of(GroupRanks(GROUP, tuple(ranks), (2, 0)))
         state.apply(EndQueue(SHARDS))
         parts: dict[tuple[int, int], list[int]] = {}
-        done = dict.fromkeys(range(plan.num_shards), -1)
+        done = dict.fromkeys(ranks, -1)
         ticket = 1_000_000
         has_moved = True
         while done:

@@ -35,6 +35,9 @@ class Part:
     def restarted(self) -> None:
         """Another process holds now what the one that died has held, if that is durable."""
 
+    def resize(self, fault: Fault) -> None:
+        """The group that divides a queue is to have other ranks."""
+
     def close(self) -> None:
         """What can be closed is closed."""
 
@@ -137,9 +140,9 @@ class Cluster:
                 self.world.schedule(self.world.now_us + fault.for_us, None, self._start_holder, (node,))
             case "kill server":
                 self._kill_server(fault)
-            case "close":
+            case "resize" | "close":
                 for part in self._parts:
-                    self.channel_host.later(0, part.close)
+                    part.resize(fault) if fault.kind == "resize" else self.channel_host.later(0, part.close)
 
     def _pause(self, host: Host, for_us: int) -> None:
         if host.alive:

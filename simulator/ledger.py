@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from rlinf_scheduler.queueing.item import QueueName, SubscriptionName
 from rlinf_scheduler.queueing.leases import OnLease, StartClock
+from rlinf_scheduler.queueing.members import GroupRanks
 from rlinf_scheduler.queueing.messages import Accept, Deliver, Grant, Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.shard_plan import ShardPlan
-from rlinf_scheduler.queueing.sharding import Part
+from rlinf_scheduler.queueing.sharding import Part, WantedPart
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.taps import TapTerms
@@ -81,9 +82,9 @@ class Ledger:
         self._again: tuple[Ticket, list[int]] | None = None
         self.on_saved: Callable[[Collection[int]], None] | None = None
 
-    def divide(self, queue: QueueName, plan: ShardPlan) -> None:
+    def divide(self, queue: QueueName, plan: ShardPlan, ranks: Sequence[int]) -> None:
         """A queue is for data-parallel ranks."""
-        self._shards[queue] = ShardOracle(plan, self._queue(queue))
+        self._shards[queue] = ShardOracle(plan, ranks, self._queue(queue))
 
     # -- what a checkpoint has ---------------------------------------------------------------------
 
@@ -107,9 +108,12 @@ class Ledger:
                 held.setdefault(item.queue, []).append(item)
         return {name: queue.at_rest(held[name]) for name, queue in self._queues.items()}
 
-    def check_restarted_shards(self, queue: QueueName, parts: Mapping[tuple[int, int], list[int]]) -> None:
-        """Check the parts that ranks get, by shard and step, of a channel that is at rest."""
-        self._shards[queue].check_restart(parts, [item.number for item in self.at_rest(())[queue]])
+    def check_restarted_shards(
+        self, queue: QueueName, ranks: Sequence[int], parts: Mapping[tuple[int, int], list[int]]
+    ) -> None:
+        """Check the parts that these ranks get, by shard and step, of a channel that is at rest."""
+        left = [item.number for item in self.at_rest(())[queue]]
+        self._shards[queue].check_restart(ranks, parts, left)
 
     @property
     def queues(self) -> list[QueueName]:
@@ -197,7 +201,13 @@ class Ledger:
         """A rank has its part of a step."""
         self._shards[queue].trains(client, index, step, self._gone)
         for item in items:
-            self._items[item].taken_by.append(client)
+            known = self._items[item]
+            others = [taker for taker in known.taken_by if taker not in self._gone and taker != client]
+            if others:
+                raise Violation(
+                    f"{client} has item {item} of step {step}; {others[0]} lives, and has it too", (item,)
+                )
+            known.taken_by.append(client)
 
     def _shown(self, number: int, since_us: int) -> Known | None:
         """Return what a subscription that was there since a time has of an item: its end may come before its answer."""
@@ -231,11 +241,16 @@ class Ledger:
         oracle = self._oracles[client, ticket] = self._queue(queue)
         oracle.getters[client, ticket] = asked
 
-    def part_arrives(self, client: str, ticket: int, queue: QueueName, index: int, done_step: int) -> None:
+    def part_arrives(self, client: str, ticket: int, queue: QueueName, wanted: WantedPart) -> None:
         """The server is asked for a rank's part."""
         self._gets[client, ticket] = (queue, Asked())
         self._oracles[client, ticket] = self._queue(queue)
-        self._shards[queue].ask((client, ticket), index, done_step)
+        self._shards[queue].ask((client, ticket), wanted.index, wanted.done_step, wanted.plan.members)
+
+    def resizes(self, members: GroupRanks) -> None:
+        """The server is told which ranks a group has."""
+        for shards in self._shards.values():
+            shards.resize(members)
 
     def part_is_done(self, client: str, queue: QueueName, index: int, step: int, *, refused: bool) -> None:
         """A rank is done with its part."""

@@ -20,7 +20,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import CONNECT_TIMEOUT_S, GRACE_S, OVERDUE_S, State
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.membership import MembersNotices
+from rlinf_scheduler.session.membership import Draining, MembersNotices
 from rlinf_scheduler.weights.index_service import IndexService
 from simulator.host import Host
 from simulator.kernel import Kernel, OwnedDatagrams
@@ -48,7 +48,7 @@ class SimulatedSession(Session):
         self._closers = deque()
         self._first_closers = deque()
         self._fork_callbacks = deque()
-        self._services = {}
+        self._services = {Draining: Draining(self)}
         self.members = MembersNotices(messenger, home)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from simulator.checkpoints import Checkpoints
 from simulator.cluster import Cluster, Part
+from simulator.groups import ResizedGroup
 from simulator.holders import FoundHolders
 from simulator.host import Host
 from simulator.ledger import Ledger
@@ -29,7 +30,7 @@ from simulator.processes import ProductProcess, replaced
 from simulator.producer_oracle import ProducerOracle
 from simulator.product_users import ChannelUsers
 from simulator.ranks import Rank
-from simulator.script import BATCHES, SHARDS, TAP, Call, Script
+from simulator.script import BATCHES, SHARDS, TAP, Call, Fault, Script
 from simulator.threads import running
 from simulator.watched import WatchedProducers, WatchedState
 from simulator.world import Violation
@@ -101,8 +102,9 @@ class ProductPart(Part):
         self.places = ProducerOracle(script.producers, script.successor_us)
         self._num_steps = itertools.count(RANKS)
         self._num_shards = script.plan.num_shards if script.plan is not None else 0
+        self._group = ResizedGroup(cluster, self._num_shards) if script.is_resized else None
         if script.plan is not None:
-            self.ledger.divide(SHARDS, script.plan)
+            self.ledger.divide(SHARDS, script.plan, self._ranks)
         self._users: dict[str, ChannelUsers] = {}
         self.state: ChannelState | None = None
         self._spec = self._make_spec()
@@ -197,8 +199,34 @@ class ProductPart(Part):
             self.script,
             partial(self._hindered_us, host),
         )
-        if 0 <= number < self._num_shards:
-            Rank(self._users[host.name], number, self._next_number)
+        if number in self._ranks:
+            self._start_rank(host, number)
+
+    @property
+    def _ranks(self) -> Sequence[int]:
+        """The numbers of those who divide the queue of the ranks."""
+        return range(self._num_shards) if self._group is None else self._group.members.ranks
+
+    def _start_rank(self, host: Host, number: int, *, calm: bool = False) -> None:
+        members = None if self._group is None else self._group.members
+        Rank(self._users[host.name], number, self._next_number, members, calm=calm)
+
+    def resize(self, fault: Fault) -> None:
+        """The rank of a process leaves the group, and its process ends after a while; or it comes."""
+        host, number = self.cluster.current[fault.client], fault.client
+        before = self._users[host.name].ranks.get(number)
+        if self._group is None or (number not in self._ranks and before is not None and not before.over):
+            return  # a number is not used again before its process has gone
+        was_rank = number in self._ranks
+        if self._group.resize(number) and not was_rank and host.alive:
+            self._start_rank(host, number)
+        elif number not in self._ranks:
+            world = self.cluster.world
+            world.schedule(world.now_us + fault.for_us, None, self._end_drain, (host, number))
+
+    def _end_drain(self, host: Host, number: int) -> None:
+        if self.cluster.current[number] is host:
+            self.cluster.kill(number, 1_000)
 
     def _next_number(self) -> int:
         return next(self._num_steps)
@@ -238,6 +266,9 @@ class ProductPart(Part):
             users.check_nothing_is_open()
         if server_lives:
             self._check_nobody_waits_in_vain()
+            if self._group is not None:  # who was out of reach may not have heard of it
+                self._group.tell()
+                yield
             auditor = self._start_auditor()
             if self.ledger.has_subscription:
                 auditor.call(Call(0, AUDITOR - 1, -1, "subscribe", TAP, 0, 0, None, blocking=False, drop=""))
@@ -292,9 +323,9 @@ class ProductPart(Part):
     def _drain(self, auditor: ChannelUsers) -> Iterator[None]:
         """Let a process that nothing has happened to take what is left."""
         number = AUDITOR
-        for index in range(self._num_shards):
+        for index in self._ranks:
             # Who has no rank any more is succeeded once more.
-            Rank(auditor, index, self._next_number, calm=True)
+            self._start_rank(auditor.host, index, calm=True)
             yield
         kinds = ("put", "get", "group", "peek", "lease", *BATCHES)
         queues = dict.fromkeys(step.queue for step in self.script.calls if step.kind in kinds)

@@ -22,6 +22,7 @@ from rlinf_scheduler.channel.lease import Lease, LeaseContext
 from rlinf_scheduler.channel.lease_operation import LeaseOperation
 from rlinf_scheduler.channel.operation import ChannelOperation, ItemTerms
 from rlinf_scheduler.channel.shard import ShardOperation
+from rlinf_scheduler.channel.spec import group_ranks
 from rlinf_scheduler.comm.cancellation import Scope, working_in
 from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.handle import AsyncHandle
@@ -304,8 +305,13 @@ class ChannelUsers:
         elif isinstance(operation, LeaseOperation):
             self._plan_lease(call, operation)
         elif isinstance(operation, ShardOperation) and self._script.plan is not None:
-            call.done_step = self.ranks[step.weight].done_step
-            operation.request = WantedPart(self._script.plan, step.weight, call.done_step)
+            rank, plan = self.ranks[step.weight], self._script.plan
+            if rank.members is not None:
+                self.connection.groups[rank.members.group] = None
+                rank.members = self.connection._session.members.newest(rank.members)
+                plan = plan.of(group_ranks(rank.members))
+            call.done_step = rank.done_step
+            operation.request = WantedPart(plan, step.weight, call.done_step)
         return operation
 
     def _drop(self, call: ProductCall) -> None:
@@ -562,6 +568,8 @@ def _outcome(promise: Promise[Any]) -> str:
 def _outcome_of(error: BaseException) -> str:
     """Return how a call ended that failed."""
     if isinstance(error, ChannelClosed):
+        if "has left" in str(error):
+            return "left"
         return "ended" if "has ended" in str(error) else "closed"
     if type(error) is ChannelError and "another one asks for" in str(error):
         return "succeeded"

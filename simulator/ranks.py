@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from rlinf_scheduler.session.membership import GroupMembers
 from simulator.script import NOWAIT, SHARDS, Call
 from simulator.users import UserCall
 
@@ -21,12 +22,20 @@ class Rank:
         client: its process's side of the channel.
         index: which shard is its.
         next_number: gives its calls their numbers.
+        members: the ranks of its group, as they were; None of one that is not resized.
         calm: it is never interrupted, and shares its process with others.
     """
 
     def __init__(
-        self, client: Any, index: int, next_number: Callable[[], int], *, calm: bool = False
+        self,
+        client: Any,
+        index: int,
+        next_number: Callable[[], int],
+        members: GroupMembers | None = None,
+        *,
+        calm: bool = False,
     ) -> None:
+        self.members = members
         self.over = False
         self.index = index
         self.done_step = self.last_step = -1
@@ -50,7 +59,7 @@ class Rank:
                         self._draw.randrange(MAX_TRAIN_US), self._client.acknowledge_part, *about
                     )
                 self._client.host.later(self._draw.randrange(MAX_TRAIN_US), self._ask)
-            case "ended" | "closed" | "lost" | "succeeded":
+            case "ended" | "closed" | "lost" | "succeeded" | "left":
                 self.over = True
             case "impossible" if self._num_left <= 0:
                 self.over = True

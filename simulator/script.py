@@ -76,7 +76,8 @@ class Fault:
     Attributes:
         at_us: when.
         kind: `cut`, `stall`, `pause`, `die`, `pause server`, `kill server` or `close`; `lose node`: the process that
-            holds a node's items, which is the one that it concerns, dies.
+            holds a node's items, which is the one that it concerns, dies; `resize`: that client's rank leaves the group
+            that divides the queue of the ranks, and dies after a while, or comes to it.
         client: the number of the client that it concerns.
         for_us: how long it lasts; another process takes a dead one's place after it.
         other: to whom it is cut, or its connection stalls.
@@ -113,6 +114,7 @@ class Script:
         durable: the channel survives its process, and another one holds it after a while.
         survives: what a durable one is to survive: with it, its process dies.
         priority_wait_us: how long an item is passed over by those of a higher priority; None for ever.
+        is_resized: those who divide the queue of the ranks are the ranks of a group that is resized.
     """
 
     seed: int
@@ -131,6 +133,7 @@ class Script:
     durable: bool = False
     survives: Survives = "machine"
     priority_wait_us: int | None = None
+    is_resized: bool = False
 
     @property
     def calls(self) -> list[Call]:
@@ -191,7 +194,21 @@ def draw_script(seed: int) -> Script:
         survives=Random(f"machine {seed}").choice(("machine", "machine", "process")),  # noqa: S311 - not for secrets
         priority_wait_us=_draw_patience(seed),
     )
-    return _with_holders(script, length_us)
+    return _with_holders(_with_resizes(script, length_us), length_us)
+
+
+def _with_resizes(script: Script, length_us: int) -> Script:
+    """In some stories with ranks, their group is resized."""
+    draw = Random(f"resizes {script.seed}")  # noqa: S311 - not for secrets
+    if script.plan is None or draw.random() < 0.4:
+        return script
+    resizes = []
+    for _ in range(draw.choice((1, 2, 4, 8))):
+        drain_us = draw.choice((1_000, 50_000, 1_000_000))
+        rank = draw.randrange(script.num_clients)
+        resizes.append(Fault(draw.randrange(length_us), "resize", rank, drain_us))
+    steps = sorted((*script.steps, *resizes), key=lambda step: step.at_us)
+    return replace(script, steps=tuple(steps), is_resized=True)
 
 
 def _draws_holders(seed: int) -> bool:

@@ -14,7 +14,7 @@ from rlinf_scheduler.queueing import messages
 from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.leases import Extend, Lapse, Settle, StartClock, StopClock
-from rlinf_scheduler.queueing.members import GroupRanks
+from rlinf_scheduler.queueing.members import GroupRanks, Resize
 from rlinf_scheduler.queueing.messages import Bury, Deliver, Instruction
 from rlinf_scheduler.queueing.policy import OperationOver
 from rlinf_scheduler.queueing.producers import Producers
@@ -201,7 +201,7 @@ class WatchedState(ChannelState):
                 for ticket in taken:
                     ledger.confirmed(*self._names.of(client, ticket))
                 ledger.loses(name, now_us + self._successor_us)
-            case messages.EndQueue() | messages.EndAll() | messages.Flush() | messages.Close():
+            case messages.EndQueue() | messages.EndAll() | messages.Flush() | messages.Close() | Resize():
                 self._before_end(operation)
             case Extend(generation):
                 ledger.leases.hear(name, generation, now_us)
@@ -230,6 +230,9 @@ class WatchedState(ChannelState):
             case messages.Close():
                 self._hear("close")
                 self._ledger.closes()
+            case Resize(members):
+                self._hear("resize", "", *members.ranks)
+                self._ledger.resizes(members)
 
     def _before_operation(self, operation: Any, client: str) -> None:
         name, number = self._names.of(client, operation.ticket)
@@ -293,9 +296,9 @@ class WatchedState(ChannelState):
     def _asks(self, get: messages.Get[Any], name: str, number: int) -> None:
         queue_name = as_name(get.queue)
         if isinstance(get.grant, WantedPart):
-            about = get.grant.index, get.grant.done_step
+            about = get.grant.index, get.grant.done_step, *get.grant.plan.numbers
             self._hear("get part", name, number, *about)
-            self._ledger.part_arrives(name, number, queue_name, *about)
+            self._ledger.part_arrives(name, number, queue_name, get.grant)
             return
         asked = Asked(
             get.limits is not None or get.batch_weight is not None,
