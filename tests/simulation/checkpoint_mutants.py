@@ -36,7 +36,7 @@ class _LosesPartsInHand(Shardings):
     """A part that was handed out is done with."""
 
     def _saved(self, shard, items, queue):
-        return super()._saved(ShardState(shard.parts), items, queue)
+        return super()._saved(ShardState(shard.parts, number=shard.number), items, queue)
 
 
 class KeepsWhatIsDoneWith(ChannelState):

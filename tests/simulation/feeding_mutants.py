@@ -317,7 +317,7 @@ class _ForgetsWhatWasInHand(ShardingState):
     """What a rank had when it died is lost."""
 
     def ask(self, getter, done_step):
-        self.shards[getter.shard].in_hand = None
+        self.shard(getter.shard).in_hand = None
         return super().ask(getter, done_step)
 
 
@@ -333,7 +333,7 @@ class _DropsEmptyParts(ShardingState):
 
     def cut(self, items, complete):
         super().cut(items, complete)
-        for shard in self.shards:
+        for shard in self.members:
             if not shard.parts[-1].items:
                 shard.parts.pop()
 
@@ -360,7 +360,7 @@ class _FirstComeKeepsIt(ShardingState):
     def ask(self, getter, done_step):
         earlier = super().ask(getter, done_step)
         if earlier is not None:
-            self.shards[getter.shard].waiting = earlier
+            self.shard(getter.shard).waiting = earlier
             return getter
         return None
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from rlinf_scheduler.queueing.shard_plan import POLICIES, ShardPlan
 from rlinf_scheduler.queueing.taps import TapTerms
-from simulator.script import FIRST_HOLDER, LONG_US, NUM_NODES, SERVER_NUMBER, TAP, Call, Fault, Script
+from simulator.script import FIRST_HOLDER, LONG_US, NUM_NODES, SERVER_NUMBER, SHARDS, TAP, Call, Fault, Script
 
 # So large an item lies in shared memory, or stays on its producer's node.
 LARGE_BYTES = 140_000
@@ -224,3 +225,19 @@ def _left_in_its_handle(step: Call | Fault) -> Call | Fault:
 
 def _with(script: Script, steps: list[Call | Fault], faults: list[Fault]) -> Script:
     return replace(script, steps=tuple(sorted((*steps, *faults), key=lambda step: step.at_us)))
+
+
+def of_resizes(script: Script) -> Script:
+    """A group of a few ranks is resized while it trains; those that leave die soon, and some before that."""
+    draw = Random(f"harder {script.seed}")
+    steps: list[Call | Fault] = [
+        _call(draw.randrange(200_000), number, draw.randrange(4), "put", SHARDS) for number in range(40)
+    ]
+    for _ in range(6):
+        at_us, rank = draw.randrange(200_000), draw.randrange(4)
+        steps.append(Fault(at_us, "resize", rank, draw.choice((1_000, 30_000, 100_000))))
+    steps += [Fault(draw.randrange(200_000), "die", draw.randrange(4), 10_000) for _ in range(2)]
+    steps += [_call(210_000, 40, 0, "end", SHARDS)] if draw.random() < 0.5 else []
+    plan = ShardPlan(draw.randint(1, 3), draw.choice(POLICIES), batch_items=draw.randint(1, 5))
+    steps = sorted(steps, key=lambda step: step.at_us)
+    return Script(script.seed, 4, 0, 1_000_000, 0, plan, 0, 0, 0, tuple(steps), is_resized=True)

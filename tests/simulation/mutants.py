@@ -16,6 +16,7 @@ from harder import (
     of_late_first_contacts,
     of_lost_servers,
     of_marks,
+    of_resizes,
     with_absences,
     with_bursts,
     with_looks,
@@ -30,6 +31,7 @@ from lease_mutants import LEASE_MUTANTS
 from mailbox_mutants import MAILBOX_MUTANTS
 from pinning_mutants import PINNING_MUTANTS
 from product_mutants import PRODUCT_MUTANTS
+from resize_mutants import RESIZE_MUTANTS
 from shortcut_mutants import SHORTCUT_MUTANTS
 from tap_mutants import TAP_MUTANTS
 from weights_mutants import WEIGHTS_MUTANTS
@@ -249,11 +251,12 @@ _HARDER = {
     "never moves on later": with_slow_takers,
     "forgets vacancies of subscriptions": with_members,
     "leaves readers of a subscription that is gone": with_members,
+    **dict.fromkeys(RESIZE_MUTANTS, of_resizes),
 }
 
 MUTANTS = {
     **_in(*PRODUCT, of=_MACHINES | FEEDING_MUTANTS | HOLDER_MUTANTS | LEASE_MUTANTS),
-    **_in(*PRODUCT, of=TAP_MUTANTS | CHECKPOINT_MUTANTS),
+    **_in(*PRODUCT, of=TAP_MUTANTS | CHECKPOINT_MUTANTS | RESIZE_MUTANTS),
     **_in(MailboxPart, of=_MAILBOXES),
     **_in(AdmissionPart, of=ADMISSION_MUTANTS),
     **_in(DevicePart, DeviceItemsPart, of=DEVICE_MUTANTS),
