@@ -39,7 +39,9 @@ class ShardOracle:
         self._done: dict[int, int] = {}
         self._ranks = list(ranks)  # that the next step is for
         self._ranks_of: list[list[int]] = []  # that each step was cut for
-        self._version: tuple[int, int] | None = None  # as long as nobody has asked, nobody knows who divides it
+        self._version: tuple[int, int] | None = (
+            None  # as long as nobody has asked, nobody knows who divides it
+        )
         self._asker: dict[int, str] = {}  # who has asked for a shard last
         self._known: set[str] = set()  # of those, who has not gone since
         self._returned: set[tuple[int, int]] = set()  # by shard and step, what is in the queue again
@@ -63,6 +65,9 @@ class ShardOracle:
     def resize(self, members: GroupRanks) -> None:
         """The server is told for whom the next step is."""
         if self._version is not None and members.version > self._version:
+            # Who has left and had everything is forgotten: one with its number is another one.
+            has_place = {*self._ranks, *self._left}
+            self._asker = {index: who for index, who in self._asker.items() if index in has_place}
             self._version, self._ranks = members.version, list(members.ranks)
             self._take_back()
 

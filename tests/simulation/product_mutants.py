@@ -242,7 +242,7 @@ PRODUCT_MUTANTS = {
     "keeps no lease alive": Mutant(LeaseRenewal, "_plan", nothing),
     "lets no lease lapse": Mutant(LeasesFeature, "_start", nothing),
     "confirms what was dropped": Mutant(ChannelClient, "drop", _confirms_what_is_dropped),
-    "never gives an operation up": Mutant(ChannelClient, "_expire", nothing),
+    "never gives an operation up": Mutant(ChannelClient, "expire", nothing),
     "never looks what was taken": Mutant(Deliveries, "_on_soon", nothing),
     "keeps what the dead had": Mutant(ChannelServer, "_lose", nothing),
     "never lets a batch ripen by its timer": Mutant(ChannelServer, "_ripen", nothing),
