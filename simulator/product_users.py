@@ -441,7 +441,6 @@ class ChannelUsers:
         operation.terms = LeaseTerms(call.step.ttl_us / 1e6, self.name)
         call.work_us = self._draw.choice(WORK_US)
         call.fate = self._draw.choices(FATES, SHARES)[0]
-        operation.draining = self.connection.draining
         operation.keep_s = call.work_us / 2e6 if call.fate == "late" else math.inf
 
     def _open(self, call: ProductCall, operation: LeaseOperation, promise: OperationPromise) -> None:
