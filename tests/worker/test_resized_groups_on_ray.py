@@ -1,9 +1,9 @@
 """A group that grows and shrinks, as processes of Ray's, with the devices that the job holds."""
 
 import pytest
-from resized_workers import Member
+from resized_workers import Collective, Member
 
-from rlinf.scheduler import PackedPlacementStrategy
+from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy
 from rlinf_scheduler.errors import PlacementError
 from rlinf_scheduler.proc import birth_of
 from rlinf_scheduler.ray_backend.holds import holds_in_cluster
@@ -32,3 +32,16 @@ def test_a_group_grows_onto_free_devices_and_gives_them_back(ray_cluster):
         assert [each[0] for each in group.who().wait(60)] == [0, 1]
         with pytest.raises(PlacementError, match="further processes would have a place"):
             group.grow(100)
+
+
+@pytest.mark.ray
+def test_ranks_that_run_collectives_meet_again_on_two_nodes(ray_cluster):
+    where = NodePlacementStrategy([0, 1])
+    with Collective.create_group().launch(
+        ray_cluster, where, name="meeting", on_failure="restart_group"
+    ) as group:
+        assert group.total().wait(60) == [(1.0, 0, 2), (1.0, 1, 2)]
+        assert group.grow(1) == (2,)
+        assert group.total().wait(60) == [(3.0, place, 3) for place in range(3)]
+        assert group.shrink(ranks=[0]) == (0,)
+        assert group.total().wait(60) == [(3.0, place, 2) for place in range(2)]

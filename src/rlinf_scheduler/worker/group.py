@@ -443,6 +443,11 @@ class WorkerGroup(Generic[T]):
     ) -> tuple[int, ...]:
         """Start further ranks; returns when they are ready, and calls of the group go to them from then on.
 
+        A class may have `on_resize(self, old, new)`, plain or `async def`, which its ranks run among their calls.
+        One whose ranks run collectives must: they leave their process group there and meet in a new one, in which
+        those that join are from their `__init__` on. `old` and `new` are `GroupMembers`; RANK, WORLD_SIZE, MASTER_ADDR
+        and MASTER_PORT are those of `new` by then.
+
         Args:
             num_workers: how many, on free devices of the kind that its ranks have, or where fewest of its ranks run.
             placement: where instead, as a config or a launch says it; devices may be shared with other groups.
