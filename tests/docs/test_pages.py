@@ -20,6 +20,7 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 # that takes a tenth of the time.
 ON_RAY = (
     "README.md",
+    "feed-ranks-evenly.md",
     "grow-and-shrink.md",
     "run-on-several-machines.md",
     "run-on-slurm.md",
