@@ -55,6 +55,10 @@ def start(
         typer.Option(metavar="FILE|-", help="The cluster's token; `-` reads it and keeps it in ~/.rlinf."),
     ] = None,
     block: Annotated[bool, typer.Option("--block", help="Stay, and stop the node when told to end.")] = False,
+    drain_s: Annotated[
+        float,
+        typer.Option(min=0, help="With --block, how long jobs have to leave it at SIGTERM, in seconds."),
+    ] = 0.0,
     timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for it, in seconds.")] = 120.0,
     as_json: AsJson = False,
 ) -> None:
@@ -65,7 +69,7 @@ def start(
         raise typer.BadParameter(
             f"{address!r} names no head: --address HOST:PORT, as the head's start printed it"
         )
-    with readable_errors(), _stopped_at_the_end(only_if=block) as running:
+    with readable_errors(), _stopped_at_the_end(only_if=block, drain_s=drain_s) as running:
         started = _start(context.args, address, rank, interface, port, auth, token_file, timeout_s)
         running.append(started.record)
         if as_json:
@@ -232,9 +236,9 @@ def _token_as_data(started: StartedNode) -> dict[str, object]:
 
 
 @contextmanager
-def _stopped_at_the_end(*, only_if: bool) -> Iterator[list[NodeRecord]]:
+def _stopped_at_the_end(*, only_if: bool, drain_s: float) -> Iterator[list[NodeRecord]]:
     """The nodes that are put into the list are stopped at the end, also when this process is told to end."""
-    from rlinf_scheduler.ray_backend.this_node import stop_node  # noqa: PLC0415 - takes a while to load
+    from rlinf_scheduler.ray_backend.this_node import drain_node, stop_node  # noqa: PLC0415 - takes a while to load
 
     running: list[NodeRecord] = []
     if not only_if:
@@ -243,6 +247,11 @@ def _stopped_at_the_end(*, only_if: bool) -> Iterator[list[NodeRecord]]:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield running
+    except SystemExit as told:
+        if told.code == 128 + signal.SIGTERM and drain_s:
+            for record in running:
+                drain_node(record, drain_s)
+        raise
     finally:
         # Who says it twice waits all the same: nothing is to be left.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

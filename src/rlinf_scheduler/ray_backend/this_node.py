@@ -12,6 +12,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,12 +129,40 @@ GRACE_S = 10.0
 # The head's own service keeps nothing on a disk, and while other nodes ask it something it does not end when asked.
 _SERVICE, _SERVICE_GRACE_S = "gcs_server", 1.0
 _HEAD_ASKED_S = 1.0
+# How its raylet is told its node's name, and why a node goes: the one reason that Ray never refuses.
+_ID_OPTION, _DRAIN_REASON = "--node_id=", "DRAIN_NODE_REASON_PREEMPTION"
 
 
 def processes_of(record: NodeRecord) -> list[ProcessId]:
     """What lives of a node: its first processes, what carries its mark, and what all of these have started."""
     marks = marked(MARK_VARIABLE, record.mark)
     return with_descendants({*record.processes, *marks}, living())
+
+
+def drain_node(record: NodeRecord, drain_s: float) -> bool:
+    """Have Ray drain a node: nothing is started there any more, and jobs have so long to leave it, in seconds.
+
+    Returns:
+        Whether it has ended by itself, as it does when nothing runs there any more; and not if Ray cannot be asked.
+    """
+    deadline = time.monotonic() + drain_s
+    raylets = [process for process in record.processes if process.name == "raylet"]
+    with contextlib.suppress(OSError, ClusterError, subprocess.TimeoutExpired), held(raylets) as descriptors:
+        access = authentication_at(record.address, os.environ, min(drain_s, _HEAD_ASKED_S))
+        for node_id in filter(None, map(_node_id_of, raylets)):
+            options = [f"--address={record.address}", f"--node-id={node_id}", f"--reason={_DRAIN_REASON}"]
+            options.append("--reason-message=its machine is to be given back")
+            command = [*_RAY, "drain-node", *options, f"--deadline-remaining-seconds={round(drain_s)}"]
+            environment = {**os.environ, **access.settings()}
+            subprocess.run(command, env=environment, capture_output=True, timeout=drain_s, check=False)  # noqa: S603
+            return not wait_for_ends(descriptors.values(), max(0.0, deadline - time.monotonic()))
+    return False
+
+
+def _node_id_of(raylet: ProcessId) -> str:
+    """Ray's name of a node, which its raylet was started with; "" if it is gone."""
+    options = Path(f"/proc/{raylet.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    return next((each.removeprefix(_ID_OPTION) for each in options if each.startswith(_ID_OPTION)), "")
 
 
 def stop_node(record: NodeRecord, grace_s: float = GRACE_S) -> int:
