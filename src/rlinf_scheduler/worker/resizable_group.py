@@ -247,7 +247,7 @@ class ResizableGroup(Supervision):
 
     def _run(self, resize: WantedResize, work: Callable[[], tuple[int, ...]]) -> None:
         try:
-            self._wait_for(resize, resize.turn, "its turn: another resize goes on")
+            self._wait_for(resize, resize.turn, "its turn, as another resize goes on")
             numbers = work()
         except BaseException as error:  # noqa: BLE001 - it belongs to who wants it
             end = partial(resize.over.set_exception, error)
@@ -271,7 +271,7 @@ class ResizableGroup(Supervision):
         if resize.given_up.done():
             raise ResizeError(self.name, f"{resize.operation}: {self._why_given_up()}")
         if not is_done:
-            late = f"it waited for {what} until its deadline, {seconds_text(resize.limit_s)}"
+            late = f"it waited for {what}, until its deadline, {seconds_text(resize.limit_s)}"
             raise ResizeError(self.name, f"{resize.operation}: {late}")
 
     def _grow(self, resize: WantedResize, growth: Growth) -> tuple[int, ...]:
