@@ -20,6 +20,7 @@ from rlinf_scheduler.queueing.messages import Reason
 from rlinf_scheduler.queueing.producers import Producers
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.session.membership import Draining
 from simulator.checkpoints import Checkpoints
 from simulator.cluster import Cluster, Part
 from simulator.groups import ResizedGroup
@@ -222,7 +223,15 @@ class ProductPart(Part):
             self._start_rank(host, number)
         elif number not in self._ranks:
             world = self.cluster.world
+            host.later(0, self._drain_process, self.cluster.processes.of(host))
             world.schedule(world.now_us + fault.for_us, None, self._end_drain, (host, number))
+
+    @staticmethod
+    def _drain_process(process: ProductProcess) -> None:
+        """A process is to take no more work: its leases end, those that wait, too."""
+        began = process.session.service(Draining).began
+        if not began.done():
+            began.set_result("its rank leaves")
 
     def _end_drain(self, host: Host, number: int) -> None:
         if self.cluster.current[number] is host:
