@@ -78,6 +78,14 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would(ray_cluster, heard):
         policy.stop()
 
 
+def test_a_policy_ends_with_its_group_and_one_of_that_name_may_have_another(ray_cluster):
+    for _ in range(2):
+        with launch(ray_cluster, Maker, "again", 0):
+            policy = ray_cluster.autoscale("again", min=1, max=2, options=FAST)
+        policy._thread.join(DEADLINE_S)
+        assert not policy._thread.is_alive()
+
+
 def test_devices_that_others_have_are_left_to_them(ray_cluster):
     with launch(ray_cluster, Maker, "scarce-maker", 0), launch(ray_cluster, Taker, "rest", *range(1, 8)):
         policy = ray_cluster.autoscale("scarce-maker", min=2, max=4, options=FAST)

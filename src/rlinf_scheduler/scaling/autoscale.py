@@ -65,7 +65,8 @@ class Autoscale:
         self._decisions: deque[ScalingDecision] = deque(maxlen=_MAX_DECISIONS)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"rlinf-autoscale-{self.group}", daemon=True)
-        session.service(Autoscales).add(self)
+        self._all = session.service(Autoscales)
+        self._all.add(self)
         self._thread.start()
 
     @property
@@ -89,22 +90,27 @@ class Autoscale:
             raise ClusterError(
                 f"the policy of '{self.group}' is at a resize that is not over after {timeout_s:.0f} s"
             )
-        self._session.service(Autoscales).remove(self)
 
     def _run(self) -> None:
+        try:
+            self._look_and_decide()
+        finally:
+            self._all.remove(self)
+
+    def _look_and_decide(self) -> None:
+        """Until it is stopped, or the group or the job has ended."""
         before: TimesSoFar | None = None
         while not self._over.wait(self.policy.options.every_s):
             try:
+                if self.group not in self._session.directory.group_sizes():
+                    return
                 after = times_so_far(ask_times(self._session, WITHIN_S), self.group, self._by)
                 if before is not None:
-                    self._take(
-                        self.policy.decide(
-                            sample_between(before, after, self.group), self._workers.world_size
-                        )
-                    )
+                    sample = sample_between(before, after, self.group)
+                    self._take(self.policy.decide(sample, self._workers.world_size))
                 before = after
             except SchedulerError as error:
-                if self._session.closed or self.group not in self._session.directory.group_sizes():
+                if self._session.closed:
                     return
                 _log.warning("the policy of '%s' could not look: %s", self.group, error)
 
