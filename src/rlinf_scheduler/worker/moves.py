@@ -63,6 +63,8 @@ class Moves:
         group: str,
         find: Callable[[Collection[int], Collection[tuple[int, int]]], list[Placement]],
         given_up: Promise[None],
+        *,
+        on_free_devices: bool,
     ) -> list[Placement]:
         """Where further ranks of a group are to run; the job has the devices there.
 
@@ -70,6 +72,7 @@ class Moves:
             group: its name.
             find: makes the placements, given the ranks of the nodes that are gone, and the accelerators that are used.
             given_up: done when nobody wants them any more.
+            on_free_devices: `find` has to know which accelerators are used: Ray is asked.
 
         Raises:
             PlacementError: `find` does.
@@ -79,7 +82,8 @@ class Moves:
         processes, watch = self._session.service(Processes), self._session.service(NodeWatch)
         with self._lock:
             self._forget_ended()
-            found = find(watch.states.unusable(), processes.held_elsewhere() | self._used())
+            used = processes.held_elsewhere() | self._used() if on_free_devices else set()
+            found = find(watch.states.unusable(), used)
             watch.check({each.node_rank for each in found})
             give_back = processes.reserve(group, devices_of(found, nodes), 0.0, given_up)
             for each in found:

@@ -279,7 +279,12 @@ class ResizableGroup(Supervision):
         count = len(made) or growth.num_workers or 0
         numbers = self._decide(partial(self._resizing.numbers, count, reuse=growth.reuse))
         moves = self.session.service(Moves)
-        placements = moves.place(self.name, partial(self._places, growth, made, numbers), resize.given_up)
+        placements = moves.place(
+            self.name,
+            partial(self._places, growth, made, numbers),
+            resize.given_up,
+            on_free_devices=not made and self._beside()[-1].has_accelerators,
+        )
         try:
             while not self._joined(resize, growth, placements):
                 _log.warning("%s of '%s' begins again: its ranks come back", resize.operation, self.name)
