@@ -55,7 +55,17 @@ def test_stories_are_about_everything_that_can_go_wrong():
     for seed in range(NUM_SEEDS):
         faults |= {step.kind for step in draw_script(seed).steps if isinstance(step, Fault)}
         endings |= {event[5] for event in told_of(seed).history if event[2] == "ends"}
-    assert faults == {"cut", "stall", "pause", "die", "pause server", "kill server", "close", "lose node"}
+    assert faults == {
+        "cut",
+        "stall",
+        "pause",
+        "die",
+        "pause server",
+        "kill server",
+        "close",
+        "lose node",
+        "resize",
+    }
     assert endings >= {
         "accepted",
         "taken",
