@@ -5,9 +5,12 @@ Each is a folder beside this file, and may be left out of an installation.
 
 from __future__ import annotations
 
+import _thread
+import os
+import threading
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from rlinf_scheduler.errors import ClusterError
@@ -22,13 +25,15 @@ ROOMS = {
     "tracing": "timelines of jobs",
     "web": "the page of a job",
 }
+LOAD_TIMEOUT_S = 120.0
+# By what comes behind this package's name.
+_loaded: dict[str, ModuleType] = {}
 
 
 @cache
 def has_room(room: str) -> bool:
     """Say whether a room is installed."""
-    spec = find_spec(f"{__package__}.{room}")
-    return spec is not None and spec.origin is not None  # a folder without modules has none
+    return os.path.exists(os.path.join(os.path.dirname(__file__), room, "__init__.py"))
 
 
 def of_room(place: str) -> Any:
@@ -38,8 +43,37 @@ def of_room(place: str) -> Any:
         ClusterError: the room was left out.
     """
     module, _, name = place.partition(":")
-    check_room(module.partition(".")[0])
-    return getattr(import_module(f"{__package__}.{module}"), name)
+    if module not in _loaded:
+        check_room(module.partition(".")[0])
+        _load(module)
+    return getattr(_loaded[module], name)
+
+
+def _load(module: str) -> None:
+    """Import a module of a room; not in the main thread.
+
+    An interruption there can leave a lock of imports taken for good, and the I/O thread would wait for it.
+    """
+    if _thread.get_ident() != threading.main_thread().ident:
+        _loaded[module] = import_module(f"{__package__}.{module}")
+        return
+    over = _thread.allocate_lock()
+    errors: list[BaseException] = []
+
+    def load() -> None:
+        try:
+            _load(module)
+        except BaseException as error:  # noqa: BLE001 - it belongs to who asked
+            errors.append(error)
+        finally:
+            over.release()
+
+    over.acquire()
+    _thread.start_new_thread(load, ())
+    if not over.acquire(timeout=LOAD_TIMEOUT_S):
+        raise ClusterError(f"{__package__}.{module} was not imported within {LOAD_TIMEOUT_S:g} s")
+    for error in errors:
+        raise error
 
 
 def check_room(room: str) -> None:

@@ -726,6 +726,14 @@ def test_a_journal_of_another_version_is_refused_with_what_to_do(holders, monkey
         holders.start()
 
 
+def test_a_journal_that_was_written_from_sources_which_were_not_installed_is_read(holders, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("rlinf_scheduler.durable.journal_records.VERSION", "unknown, rules 4")
+        with LocalRuntime():
+            Channel.create(holders.name, durable=holders.folder).put("item")
+    assert holders.start().get(timeout_s=DEADLINE_S) == "item"
+
+
 def test_a_journal_with_messages_of_another_shape_is_refused(holders):
     holders.start().put("item")
     holders.kill()

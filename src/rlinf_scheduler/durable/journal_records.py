@@ -274,6 +274,7 @@ def _commits(journal: Journal, records: Iterator[record_log.Record]) -> Iterator
 def _checked(journal: Journal, header: record_log.Record, spec: ChannelSpec) -> ChannelSpec:
     try:
         version, raw = msgspec.msgpack.decode(header.head, type=tuple[str, msgspec.Raw])
+        version = version.replace("unknown", "0.1.0")  # which said so where it was not installed
         # What has happened is to follow by the same rules again.
         if version != VERSION:
             problem = f"was written by version {version} of this library, and this is {VERSION}"
