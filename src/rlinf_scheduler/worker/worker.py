@@ -246,12 +246,12 @@ class Worker(Routed):
 
     @cached_property
     def local_rank(self) -> int:
-        """Its number among its group's ranks on this node."""
+        """Its number among its group's ranks on this node, as they were when it was started."""
         return self._rlinf_role.info.placement.local_rank
 
     @cached_property
     def local_world_size(self) -> int:
-        """How many of its group's ranks are on this node."""
+        """How many of its group's ranks were on this node when it was started."""
         return self._rlinf_role.info.placement.local_world_size
 
     @cached_property
@@ -455,8 +455,9 @@ class Worker(Routed):
         )
 
     def log_on_first_rank(self, message: str) -> None:
-        """As `log_info`, on rank 0 only: for what every rank would say."""
-        if self._rlinf_role.info.address.rank == 0:
+        """As `log_info`, on the first rank of the group only: for what every rank would say."""
+        first, *_ = members_of(self).ranks or (0,)  # who joined may not know how many there are
+        if self._rlinf_role.info.address.rank == first:
             _log(logging.INFO, message)
 
     def log_debug(self, message: str) -> None:
