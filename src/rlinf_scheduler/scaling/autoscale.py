@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rlinf_scheduler.errors import ClusterError, ConfigError, PlacementError, SchedulerError
+from rlinf_scheduler.errors import ClusterTimeout, ConfigError, PlacementError, SchedulerError
 from rlinf_scheduler.events import Autoscaled
 from rlinf_scheduler.observe.report import WITHIN_S
 from rlinf_scheduler.observe.time_service import ask_times
@@ -82,12 +82,12 @@ class Autoscale:
         """Decide no more; a resize that goes on is waited for.
 
         Raises:
-            ClusterError: it is not over at the deadline.
+            ClusterTimeout: it is not over at the deadline.
         """
         self.end()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise ClusterError(
+            raise ClusterTimeout(
                 f"the policy of '{self.group}' is at a resize that is not over after {timeout_s:.0f} s"
             )
 
