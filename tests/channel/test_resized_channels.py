@@ -111,6 +111,22 @@ def test_a_rank_that_has_left_in_its_block_is_waited_for(in_process):
     assert list(channel) == [1, 2]
 
 
+def test_ranks_that_were_done_before_all_of_the_group_was_launched_anew_are_waited_for(in_process):
+    channel = in_process.create(producers="actor")
+    produce(channel, 0, TWO, [1])
+    again = GroupMembers("actor", (0, 1), launched_ns=8)
+    produce(channel, 1, again, [2])
+    produce(channel, 0, again, [3])
+    assert list(channel) == [1, 2, 3]
+
+
+def test_they_count_as_done_where_they_do_not_begin_again_in_time(in_process):
+    channel = in_process.create(producers="actor", successor_s=0.1)
+    produce(channel, 0, TWO, [1])
+    produce(channel, 1, GroupMembers("actor", (0, 1), launched_ns=8), [2])
+    assert list(channel) == [1, 2]
+
+
 class Group:
     members = TWO
 

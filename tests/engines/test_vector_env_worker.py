@@ -128,6 +128,15 @@ def test_a_group_that_is_resized_divides_its_environments_anew(channels, policy)
     assert numbers() == []
 
 
+def test_environments_of_a_group_that_is_resized_do_not_begin_as_they_began_before(channels, policy):
+    envs = worker(2)
+    envs.collect(3)
+    envs.on_resize(envs.members, GroupMembers("env", (0,), epoch=1))
+    envs.collect(3)
+    begins = [float(each.observations[0][2]) for each in channels[1].drain()]
+    assert len(begins) == len(set(begins)) == 4
+
+
 def test_mistakes_are_told(channels):
     with pytest.raises(ConfigError, match="autoreset='never': it is one of same_step, next_step"):
         worker(autoreset="never")

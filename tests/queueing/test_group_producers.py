@@ -12,7 +12,7 @@ class Story:
     def __init__(self, seed):
         self.dice = random.Random(seed)
         self.members = GroupRanks("env", tuple(range(self.dice.randint(1, 3))))
-        self.known = None  # the ranks, as anybody has said them
+        self.known = self.launched = None  # the ranks, as anybody has said them, and when they were launched
         self.producers = GroupProducers("env")
         self.at_work = {}  # the process of each rank that is in its block
         self.done = set()
@@ -21,7 +21,7 @@ class Story:
 
     def act(self):
         act = self.dice.choice(
-            [self.join, self.join, self.join, self.leave, self.leave, self.die, self.resize]
+            [*[self.join] * 6, *[self.leave] * 4, *[self.die] * 2, *[self.resize] * 2, self.launch_anew]
         )
         act(self.dice.randrange(5))
         waited_for = [] if self.known is None else [rank for rank in self.known if rank not in self.done]
@@ -34,8 +34,8 @@ class Story:
         # Also one whose predecessor is not known to be dead.
         self.num_processes += 1
         client = f"client{self.num_processes}"
-        assert self.producers.join(client, 1, f"env:{rank}", self.members)
         self.hear()
+        assert self.producers.join(client, 1, f"env:{rank}", self.members)
         self.at_work[rank] = client
         self.done.discard(rank)
         self.vacant.pop(rank, None)
@@ -68,16 +68,32 @@ class Story:
         ranks = {*self.members.ranks} ^ {rank}
         # A number is not used again before its process has gone.
         if ranks and not (rank in ranks and rank in self.at_work):
-            version = 0, self.members.version[1] + 1
-            self.members = GroupRanks("env", tuple(sorted(ranks)), version)
-            if self.dice.random() < 0.7:
-                self.producers.resize(self.members)
-                self.hear()
+            launched, epoch = self.members.version
+            self.become(ranks, (launched, epoch + 1))
+
+    def launch_anew(self, _rank):
+        """All processes of before are gone, also where that is not known yet."""
+        ranks = range(self.dice.randint(1, 4))
+        self.become(ranks, (self.members.version[0] + 1, 0))
+
+    def become(self, ranks, version):
+        self.members = GroupRanks("env", tuple(sorted(ranks)), version)
+        if self.dice.random() < 0.7:
+            self.hear()
 
     def hear(self):
+        vacancies = self.producers.resize(self.members)
         self.known = self.members.ranks
         self.done &= {*self.known}
         self.vacant = {rank: vacancy for rank, vacancy in self.vacant.items() if rank in self.known}
+        if self.launched not in (None, self.members.version[0]):  # what was done before is to be done again
+            names = {vacancy: self.producers.places.vacant[vacancy] for vacancy in vacancies}
+            assert sorted(names.values()) == sorted(f"env:{rank}" for rank in self.done)
+            self.vacant |= {int(name.partition(":")[2]): vacancy for vacancy, name in names.items()}
+            self.done = set()
+        else:
+            assert not vacancies
+        self.launched = self.members.version[0]
 
 
 def test_in_any_order_it_is_over_when_those_are_done_that_there_are():

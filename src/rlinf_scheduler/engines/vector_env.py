@@ -121,10 +121,11 @@ class VectorEnvWorker(Worker):
         if num_envs < size:
             raise ConfigError(f"{num_envs} environments are too few for {size} ranks")
         first, end = (num_envs * each // size for each in (place, place + 1))
+        num_anew = self.num_restarts + (members.epoch << 16)  # none begins with what it has begun with before
         stages = max(1, min(self._num_stages, end - first))
         cuts = [first + stage * (end - first) // stages for stage in range(stages + 1)]
         return [
-            SteppedEnvs(self.make_envs(part), part.start, seeds_of(self._seed, part, self.num_restarts))
+            SteppedEnvs(self.make_envs(part), part.start, seeds_of(self._seed, part, num_anew))
             for part in (range(*cut) for cut in pairwise(cuts))
         ]
 

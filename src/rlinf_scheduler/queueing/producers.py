@@ -99,6 +99,9 @@ class Producers:
         if not failed:
             self._finish(name)
             return None
+        return self._vacate(name)
+
+    def _vacate(self, name: str) -> int:
         self.places.last_vacancy += 1
         self.places.vacant[self.places.last_vacancy] = name
         return self.places.last_vacancy
@@ -113,6 +116,11 @@ class Producers:
         name = self.places.vacant.pop(vacancy, None)
         if name is not None:
             self._finish(name)
+
+    def resize(self, members: GroupRanks) -> list[int]:
+        """Hear which ranks a group has now; these are no group's."""
+        del members
+        return []
 
     def _finish(self, _name: str) -> None:
         """Note that somebody is done."""
@@ -166,6 +174,7 @@ class GroupProducers(Producers):
     >>> producers.leave("a", 1, failed=False), producers.over
     (None, False)
     >>> producers.resize(GroupRanks("env", (0,), (0, 1)))  # env:1 has left, and has put nothing
+    []
     >>> producers.over
     True
     """
@@ -210,16 +219,21 @@ class GroupProducers(Producers):
         if name in self._members:
             self.places.done.append(name)
 
-    def resize(self, members: GroupRanks) -> None:
-        """Let others be the producers; those who have left are waited for as long as they are at work."""
-        places = self.places
-        if members.group != self.group or (
-            places.members is not None and not members.replaces(places.members)
-        ):
-            return
+    def resize(self, members: GroupRanks) -> list[int]:
+        """Let others be the producers; those who have left are waited for as long as they are at work.
+
+        Returns: the numbers of new vacancies: who was done before all of the group was launched anew has a successor.
+        """
+        places, before = self.places, self.places.members
+        if members.group != self.group or (before is not None and not members.replaces(before)):
+            return []
         places.members, names = members, {f"{self.group}:{rank}" for rank in members.ranks}
         places.done = [name for name in places.done if name in names]
         places.vacant = {vacancy: name for vacancy, name in places.vacant.items() if name in names}
+        if before is None or before.version[0] == members.version[0]:
+            return []
+        done, places.done = places.done, []
+        return [self._vacate(name) for name in done]
 
     def restore(self, saved: ProducerPlaces) -> None:
         """Begin again where a job that is no more has stopped: the ranks that were done are, if they are there."""

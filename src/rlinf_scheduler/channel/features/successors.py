@@ -51,9 +51,7 @@ class ProducersFeature:
         request.reply(None)
 
     def _resize(self, request: Request) -> None:
-        if isinstance(self.producers, GroupProducers):
-            self.producers.resize(request.head.members)
-        self._after_leaving([])
+        self._after_leaving(self.producers.resize(request.head.members))
         self._server.apply_request(request)
 
     def lose(self, client: str) -> None:
@@ -70,7 +68,10 @@ class ProducersFeature:
         group = self._spec.producer_group
         if not self._spec.producers and not group:
             return "its producers are not counted; create it with producers=n"
-        if self.producers.join(client, message.number, message.name, message.members):
+        vacancies = [] if message.members is None else self.producers.resize(message.members)
+        is_in = self.producers.join(client, message.number, message.name, message.members)
+        self._after_leaving(vacancies)
+        if is_in:
             return ""
         if group and message.members is None:
             return f"its producers are the ranks of '{group}', and '{message.name}' is none of them"
