@@ -20,7 +20,6 @@ from rlinf_scheduler.channel import (
 )
 from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.comm import on_fork_in_child
-from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.config import ClusterConfig, read_cluster_config
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.config.nodes import check_one_number
@@ -53,16 +52,16 @@ from rlinf_scheduler.planning import ScalingOptions, Topology
 from rlinf_scheduler.planning.scaling import ScalingPolicy
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.scaling.autoscale import Autoscale
+from rlinf_scheduler.scaling.launched import launched_group
 from rlinf_scheduler.scaling.lending import Loan
 from rlinf_scheduler.session import Session, SideBySide
 from rlinf_scheduler.session.session import why_left
 from rlinf_scheduler.weights import AllWeights, published_weights
-from rlinf_scheduler.wording import counted, list_names
+from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.group import WorkerGroup
-from rlinf_scheduler.worker.group_calls import FailFast, GroupCalls
+from rlinf_scheduler.worker.group_calls import FailFast
 from rlinf_scheduler.worker.node_watch import NodeWatch
-from rlinf_scheduler.worker.supervision import GroupEntry, groups_in, groups_of
-from rlinf_scheduler.worker.worker import Worker
+from rlinf_scheduler.worker.supervision import GroupEntry, groups_in
 
 if TYPE_CHECKING:
     from rlinf_scheduler.config.metrics import Reduction
@@ -503,10 +502,11 @@ class Cluster:
 
         Raises:
             ConfigError: an argument is not what is said above, or the group has a policy already.
-            ClusterError: this process has not launched a group of that name.
+            PlacementError: this is a view of some of its ranks.
+            ClusterError: this process has not launched a group of that name, or it has ended.
         """
-        policy = ScalingPolicy(min, max, options or ScalingOptions())
-        workers = self._launched(group)
+        policy = ScalingPolicy(min, max, ScalingOptions() if options is None else options)
+        workers = launched_group(self.session, group)
         return Autoscale(self.session, workers, policy, by=by, dry_run=bool(dry_run), on_grow=on_grow)
 
     def lend(
@@ -532,27 +532,15 @@ class Cluster:
             drain_s: how long these may take to finish at the end, in seconds.
 
         Raises:
-            PlacementError: the lender has no devices for so many.
-            ClusterError: this process has not launched a group of that name.
+            PlacementError: the lender has no devices for so many, or one is a view of some ranks of a group.
+            ClusterError: this process has not launched a group of that name, or it has ended.
             ConfigError: an argument is not what is said above.
         """
         if num_workers is not None and whole_number(num_workers, lowest=1) is None:
             raise ConfigError(f"num_workers={num_workers!r}: it is a whole number from 1")
-        groups = self._launched(lender), self._launched(to)
+        groups = launched_group(self.session, lender), launched_group(self.session, to)
         limit_s = checked_seconds("drain_s", drain_s)
-        return Loan(self.session, *groups, num_workers, self.topology, limit_s)
-
-    def _launched(self, group: WorkerGroup[Any] | str) -> WorkerGroup[Any]:
-        """A group that this process has launched, by its name."""
-        if isinstance(group, WorkerGroup):
-            return WorkerGroup.plain(group)
-        there = {each.name: each for each in groups_of(self.session)}
-        if group not in there:
-            problem = f"this process has launched no group {group!r}; {list_names(there) or 'none'} it has"
-            raise ClusterError(problem)
-        done: Promise[GroupCalls[Any]] = Promise()
-        done.set_result(there[group])
-        return WorkerGroup(group, Worker, len(there[group].ranks), done)
+        return Loan(self.session, *groups, num_workers, lambda: self.topology, limit_s)
 
     def log_metrics(
         self, metrics: Mapping[str, Any], step: int | None = None, *, reduce: Reduction | None = None

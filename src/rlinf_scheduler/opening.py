@@ -56,6 +56,8 @@ from rlinf_scheduler.worker.node_watch import Fallbacks, NodeWatch
 DRIVER_NAME = "driver"
 # How long nodes that come may take to say what they have, in seconds.
 _TAKEN_WITHIN_S = 120.0
+# Those that were not taken are asked again after so long.
+_AGAIN_S = 30.0
 _log = logging.getLogger(__name__)
 
 
@@ -226,7 +228,7 @@ def open_home(
         session.service(LeavingNodes)
         if config.nodes is not None:
             session.provide(NodeLimits, config.nodes)
-            watch.on_others = _NewNodes(session).on_others
+            watch.on_others = _TakingNodes(session, config.nodes).on_others
         watch.follow(NodeLooks(ray_address()))
         job = announce(
             session,
@@ -287,23 +289,59 @@ def _refresh_nodes(session: Session, timeout_s: float) -> Topology:
     return fleet.topology
 
 
-class _NewNodes:
+class NewNodes:
+    """When nodes that came while the job runs are asked what they have.
+
+    At once if there are others than the last time, or others of the job's own, and so perhaps room; else now and then:
+    one that could not be taken may be another time.
+
+    Args:
+        limits: how many nodes the job may have.
+
+    >>> new = NewNodes(NodeLimits(1, 2))
+    >>> new.wants({"b", "c"}, {"a"}, now=0.0), new.wants({"b", "c"}, {"a"}, now=2.0)
+    (True, False)
+    >>> new.wants({"c"}, {"a", "b"}, now=4.0), new.wants({"c"}, {"a"}, now=6.0)
+    (False, True)
+    """
+
+    def __init__(self, limits: NodeLimits) -> None:
+        self._limits = limits
+        self._asked: tuple[Collection[str], Collection[str]] = (), ()
+        self._asked_at = 0.0
+
+    def wants(self, others: Collection[str], there: Collection[str], now: float) -> bool:
+        """Whether they are to be asked now.
+
+        Args:
+            others: the ids of nodes that live, and are none of the job's.
+            there: those of the job's own.
+            now: in seconds of a monotonic clock.
+        """
+        if self._limits.room(len(there)) == 0:
+            self._asked = (), ()
+            return False
+        before, there_before = self._asked
+        if set(others) <= set(before) and set(there) == set(there_before) and now < self._asked_at + _AGAIN_S:
+            return False
+        self._asked, self._asked_at = (others, there), now
+        return True
+
+
+class _TakingNodes:
     """Takes nodes that come while the job runs, as far as it has room for them; on the I/O thread."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, limits: NodeLimits) -> None:
         self._session = session
+        self._new = NewNodes(limits)
         self._is_asking = False
-        # Those that came, and were not taken: they are not asked again.
-        self._seen: set[str] = set()
 
     def on_others(self, others: Collection[str]) -> None:
         """Nodes live that are none of the job's."""
-        watch, limits = self._session.service(NodeWatch).states, self._session.fact(NodeLimits)
-        there = len(watch.living()) - len(watch.draining)
-        if self._is_asking or limits is None or limits.room(there) == 0 or self._seen.issuperset(others):
-            return
-        self._is_asking, self._seen = True, set(others)
-        self._session.messenger.run_beside(self._ask)
+        states = self._session.service(NodeWatch).states
+        if not self._is_asking and self._new.wants(others, states.usable(), time.monotonic()):
+            self._is_asking = True
+            self._session.messenger.run_beside(self._ask)
 
     def _ask(self) -> None:
         try:

@@ -37,8 +37,8 @@ class Rank(Worker):
         return ray.get_runtime_context().get_node_id()
 
     def finish(self):
-        """Something that takes until the rank is to leave."""
-        return current_session().service(Draining).began.wait(DEADLINE_S)
+        """Something that takes until the rank is to leave; whether it is told that it has time for that."""
+        return current_session().service(Draining).began.wait(DEADLINE_S) and self.draining_left_s > 0
 
 
 def join(rank):

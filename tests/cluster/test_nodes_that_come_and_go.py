@@ -42,3 +42,9 @@ def test_ranks_finish_what_they_have_and_leave_a_drained_node_for_another_one_or
     assert seen["shrunk"] == ["staying", [0], True]
     assert seen["returned"] == ["moving", True]
     assert seen["elsewhere"]
+
+
+def test_all_ranks_leave_a_drained_node_though_some_leave_already_in_a_resize_that_goes_on():
+    done = run_program(PROGRAM.with_name("node_drained_in_a_resize.py"), with_ray=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"held": ["on"], "ranks": [[0, 3], [0]]}

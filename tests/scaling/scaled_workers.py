@@ -35,3 +35,12 @@ class Taker(Worker):
             taken.append(1)
             pause.wait(takes_s)
         return len(taken)
+
+
+class Stubborn(Maker):
+    """Takes it amiss when others come."""
+
+    def on_resize(self, old, new):
+        """Raise if the group has grown."""
+        if new.world_size > old.world_size:
+            raise ValueError("too many")

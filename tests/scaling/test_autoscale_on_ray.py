@@ -1,4 +1,4 @@
-"""A policy that grows and shrinks a group of real processes, and devices that are lent."""
+"""A policy that grows and shrinks a group of real processes."""
 
 import time
 from queue import Empty, Queue
@@ -8,7 +8,7 @@ from scaled_workers import Maker, Taker
 
 from rlinf.scheduler import Channel, FlexiblePlacementStrategy, ScalingOptions
 from rlinf.scheduler.errors import ClusterError, ConfigError, PlacementError
-from rlinf_scheduler.events import Autoscaled, GroupResized
+from rlinf_scheduler.events import Autoscaled
 
 pytestmark = pytest.mark.ray
 DEADLINE_S = 90.0
@@ -86,6 +86,19 @@ def test_a_policy_ends_with_its_group_and_one_of_that_name_may_have_another(ray_
         assert not policy._thread.is_alive()
 
 
+def test_a_group_of_the_same_name_has_its_own_policy_at_once(ray_cluster):
+    slow = ScalingOptions(every_s=0.5)
+    with launch(ray_cluster, Maker, "anew", 0):
+        first = ray_cluster.autoscale("anew", min=1, max=2, options=slow)
+    with launch(ray_cluster, Maker, "anew", 0):
+        second = ray_cluster.autoscale("anew", min=1, max=2, options=slow)
+        first._thread.join(DEADLINE_S)
+        assert not first._thread.is_alive()
+        with pytest.raises(ConfigError, match="'anew' has a policy already"):
+            ray_cluster.autoscale("anew", min=1, max=2)
+        second.stop()
+
+
 def test_devices_that_others_have_are_left_to_them(ray_cluster):
     with launch(ray_cluster, Maker, "scarce-maker", 0), launch(ray_cluster, Taker, "rest", *range(1, 8)):
         policy = ray_cluster.autoscale("scarce-maker", min=2, max=4, options=FAST)
@@ -108,30 +121,11 @@ def test_what_cannot_be_a_policy_is_told(ray_cluster):
             ray_cluster.autoscale("odd-maker", min=1, max=2, by="queue_waits")
         with pytest.raises(ConfigError, match="max=1 is less than min=2"):
             ray_cluster.autoscale("odd-maker", min=2, max=1)
-
-
-def test_devices_are_lent_for_a_block_and_given_back_at_its_end(ray_cluster, heard):
-    with (
-        launch(ray_cluster, Taker, "lender", 0, 1) as lender,
-        launch(ray_cluster, Maker, "borrower", 2) as borrower,
-    ):
-        loan = ray_cluster.lend("lender", to=borrower, num_workers=2)
-        plan = loan.plan()
-        assert [(each.node_rank, each.devices, each.lenders) for each in plan.ranks] == [
-            (0, (0,), (0,)),
-            (0, (1,), (1,)),
-        ]
-        assert str(plan).startswith("2 further of 'borrower' on devices of 'lender':\nnode")
-        assert borrower.ranks == (0,), "a plan changes nothing"
-        with loan:
-            assert loan.ranks == (1, 2)
-            assert borrower.devices().wait(DEADLINE_S) == ["2", "0", "1"]
-        assert heard_of(heard, GroupResized, "borrower").new_ranks == (0, 1, 2)
-        assert heard_of(heard, GroupResized, "borrower").new_ranks == (0,)
-        with pytest.raises(ValueError, match="of the block"), loan:
-            raise ValueError("of the block")
-        assert borrower.ranks == (0,)
-        with pytest.raises(PlacementError, match="not 3"):
-            ray_cluster.lend(lender, to=borrower, num_workers=3)
-        with pytest.raises(ConfigError, match="two groups"):
-            ray_cluster.lend("lender", to="lender")
+        for name, value in {"by": None, "options": {"every_s": 1.0}, "on_grow": "serve"}.items():
+            with pytest.raises(ConfigError, match=f"{name}="):
+                ray_cluster.autoscale("odd-maker", min=1, max=2, **{name: value})
+    a_view = pytest.raises(PlacementError, match="view of some of the ranks of 'odd-maker'")
+    with launch(ray_cluster, Maker, "odd-maker", 0, 1) as maker, a_view:
+        ray_cluster.autoscale(maker.execute_on(0), min=1, max=2)
+    with pytest.raises(ClusterError, match="'odd-maker' has ended"):
+        ray_cluster.autoscale(maker, min=1, max=2)

@@ -53,3 +53,48 @@ def test_ranks_that_come_and_that_have_gone_are_looked_at_for_as_long_as_they_li
     after = times(10.0, sheet("actor:0", 10.0), sheet("rollout:0", 10.0, 10.0), sheet("rollout:1", 5.0, 5.0))
     so_far = [times_so_far(each, "rollout", "queue_wait") for each in (before, after)]
     assert sample_between(*so_far, "rollout").spare == pytest.approx(0.0)
+
+
+def sampled(*looks):
+    """What is seen of 'rollout' between the last two of some looks."""
+    before, so_far = None, None
+    for look in looks:
+        before, so_far = so_far, times_so_far(look, "rollout", "queue_wait", so_far)
+    return sample_between(before, so_far, "rollout")
+
+
+def waits(seconds):
+    return "channel", "rollout:0", seconds
+
+
+ROLLOUT = [sheet("rollout:0", 100.0, 50.0), sheet("rollout:0", 105.0, 52.5)]
+
+
+def test_a_rank_that_is_killed_takes_its_times_along_and_that_says_nothing_of_the_others():
+    before = times(
+        100.0, ROLLOUT[0], sheet("actor:0", 100.0, 90.0), sheet("actor:1", 100.0, 90.0, waits(2.0))
+    )
+    after = times(105.0, ROLLOUT[1], sheet("actor:0", 105.0, 94.0, waits(0.1)))
+    assert sampled(before, after) == ScalingSample(105.0, pytest.approx(0.02), pytest.approx(0.5))
+
+
+def test_a_process_is_looked_at_anew_from_its_first_call_on():
+    before = times(100.0, ROLLOUT[0], sheet("actor:0", 100.0))
+    after = times(105.0, ROLLOUT[1], sheet("actor:0", 0.2, 0.2, waits(0.1)))
+    assert sampled(before, after).waited_for == pytest.approx(0.02)
+    idle = times(100.0, sheet("rollout:0", 100.0)), times(105.0, sheet("rollout:0", 0.1, 0.1))
+    assert sampled(*idle).spare == pytest.approx(0.98)
+
+
+def test_who_did_not_answer_once_is_no_new_one_the_next_time():
+    actor = [sheet("actor:0", 100.0, 90.0, waits(80.0)), sheet("actor:0", 110.0, 99.0, waits(80.1))]
+    looks = times(100.0, ROLLOUT[0], actor[0]), times(105.0, ROLLOUT[1]), times(110.0, ROLLOUT[1], actor[1])
+    assert sampled(*looks[:2]).waited_for == 0.0
+    assert sampled(*looks).waited_for == pytest.approx(0.01)
+    assert sampled(*looks).spare == 0.0, "nobody knows what it did"
+
+
+def test_a_call_that_waits_beside_one_that_works_leaves_nothing_to_spare():
+    before = times(0.0, sheet("rollout:0", 0.0))
+    after = times(10.0, sheet("rollout:0", 10.0, 20.0, ("channel", "actor:0", 10.0)))
+    assert sampled(before, after).spare == pytest.approx(0.0)

@@ -27,9 +27,10 @@ class RolloutSize:
         self._rollout, self._requests, self._sizes, self._timeout_s = rollout, requests, sizes, timeout_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollout-size")
         self._resizes: list[Future[GroupResult[Any] | None]] = []
+        self._size: int | None = None  # as it was wanted last
 
     def at_step(self, step: int) -> None:
-        """Begin the resize that is due after this step, if one is.
+        """Begin the resize that is due after this step, or was before: a training may begin later.
 
         Raises:
             rlinf.scheduler.errors.SchedulerError: one before has failed.
@@ -37,8 +38,10 @@ class RolloutSize:
         for resize in self._resizes:
             if resize.done():
                 resize.result()
-        if step in self._sizes:
-            self._resizes.append(self._thread.submit(self._resize, self._sizes[step]))
+        due = [since for since in self._sizes if since <= step]
+        if due and self._size != (size := self._sizes[max(due)]):
+            self._size = size
+            self._resizes.append(self._thread.submit(self._resize, size))
 
     def serving(self) -> Iterator[GroupResult[Any]]:
         """The calls of ranks that have come, which end when they leave, or the requests do."""

@@ -71,6 +71,7 @@ class Training:
         for name in ("reward", "inference"):
             self._serving[name] = getattr(self._parts, name).serve()
         self._answer(self._parts.actor.publish())
+        self._size.at_step(self.progress.num_steps)
         self._learn()
         self._parts.prompts.close()
         for name in ("reward", "inference"):

@@ -134,6 +134,8 @@ class ScalingPolicy:
         check_number("max", most)
         if most < least:
             raise ConfigError(f"max={most} is less than min={least}")
+        if not isinstance(options, ScalingOptions):
+            raise ConfigError(f"options={options!r}: these are ScalingOptions(...)")
         self.least, self.most, self.options = least, most, options
         self._samples: deque[ScalingSample] = deque()
         # Since when samples count: the first one, or the last change.

@@ -13,7 +13,9 @@ from rlinf_scheduler.errors import ClusterTimeout, ConfigError, PlacementError, 
 from rlinf_scheduler.events import Autoscaled
 from rlinf_scheduler.observe.report import WITHIN_S
 from rlinf_scheduler.observe.time_service import ask_times
-from rlinf_scheduler.planning.scaling import ScalingDecision, ScalingPolicy
+from rlinf_scheduler.planning.scaling import ScalingDecision, ScalingPolicy, ScalingSample
+from rlinf_scheduler.scaling.launched import has_ended
+from rlinf_scheduler.scaling.lending import lender_of
 from rlinf_scheduler.scaling.measures import MEASURES, TimesSoFar, sample_between, times_so_far
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names
@@ -55,9 +57,13 @@ class Autoscale:
         dry_run: bool,
         on_grow: Callable[[WorkerGroup[Any]], object] | None,
     ) -> None:
-        if by not in MEASURES:
+        if by not in tuple(MEASURES):
             problem = f"by={by!r}: a group is scaled by {' or '.join(map(repr, MEASURES))}"
-            raise ConfigError(problem, hint=did_you_mean(by, MEASURES))
+            raise ConfigError(problem, hint=did_you_mean(str(by), MEASURES))
+        if on_grow is not None and not callable(on_grow):
+            raise ConfigError(
+                f"on_grow={on_grow!r}: it is a function that is called with the ranks that have come"
+            )
         self.group, self.policy = group.name, policy
         self._session, self._workers, self._by, self._dry_run = session, group, by, dry_run
         self.last: ScalingDecision | None = None
@@ -100,23 +106,39 @@ class Autoscale:
     def _look_and_decide(self) -> None:
         """Until it is stopped, or the group or the job has ended."""
         before: TimesSoFar | None = None
+        is_new = True  # what was before does not count
         while not self._over.wait(self.policy.options.every_s):
             try:
-                if self.group not in self._session.directory.group_sizes():
+                if self.is_over:
                     return
-                after = times_so_far(ask_times(self._session, WITHIN_S), self.group, self._by)
-                if before is not None:
-                    sample = sample_between(before, after, self.group)
-                    self._take(self.policy.decide(sample, self._workers.world_size))
+                after = times_so_far(ask_times(self._session, WITHIN_S), self.group, self._by, before)
+                sample = None if before is None or is_new else sample_between(before, after, self.group)
+                is_new = self._take(sample) if sample is not None else False
                 before = after
-            except SchedulerError as error:
+            except Exception as error:  # noqa: BLE001 - Ray's, say: the next look may be better
                 if self._session.closed:
                     return
-                _log.warning("the policy of '%s' could not look: %s", self.group, error)
+                is_error = isinstance(error, SchedulerError)
+                _log.warning(
+                    "the policy of '%s' could not look: %s", self.group, error, exc_info=not is_error
+                )
 
-    def _take(self, decision: ScalingDecision) -> None:
-        """Do what was decided, and remember it."""
-        if decision.action != "stay" and not self._dry_run:
+    @property
+    def is_over(self) -> bool:
+        """Whether it decides nothing any more: it was stopped, or its group has ended."""
+        return self._over.is_set() or has_ended(self._workers)
+
+    def _take(self, sample: ScalingSample) -> bool:
+        """Decide, do it, and remember it; whether the group is another one now, or may be."""
+        size = self._workers.world_size
+        if lender := lender_of(self._session, self.group):
+            self.policy.changed(sample.at)
+            reason = f"it has ranks on devices of '{lender}', and stays until they are given back"
+            self.last = ScalingDecision(sample.at, size, size, reason)
+            return True
+        decision = self.policy.decide(sample, size)
+        is_done = decision.action != "stay" and not self._dry_run
+        if is_done:
             began = time.monotonic()
             try:
                 self._resize(decision.after - decision.before)
@@ -126,14 +148,14 @@ class Autoscale:
                 )
                 decision = ScalingDecision(decision.at, decision.before, decision.before, reason)
             self.policy.changed(decision.at + time.monotonic() - began)
-            self._note(decision)
-        elif decision.action != "stay":
+        if is_done or decision.action != "stay":
             self._note(decision)
         self.last = decision
+        return is_done
 
     def _resize(self, by: int) -> None:
-        if by < 0:
-            self._workers.shrink(-by, drain_s=self.policy.options.drain_s)
+        if by < 0:  # by their numbers: those that are lent to it meanwhile are not meant
+            self._workers.shrink(ranks=self._workers.members.ranks[by:], drain_s=self.policy.options.drain_s)
             return
         ranks = self._workers.grow(by)
         if self._on_grow is not None:
@@ -148,7 +170,7 @@ class Autoscale:
             return first
         holders = sorted(
             each.name
-            for each in groups_of(self._session)
+            for each in list(groups_of(self._session))
             if each.name != self.group
             and any(rank.placement.has_accelerators for rank in each.ranks.values())
         )
@@ -180,7 +202,7 @@ class Autoscales:
         """
         with self._lock:
             first = self._by_group.get(policy.group)
-            if first is not None:
+            if first is not None and not first.is_over:
                 limits = f"{first.policy.least} to {first.policy.most} ranks"
                 problem = f"'{policy.group}' has a policy already, of {limits}"
                 raise ConfigError(problem, hint="stop() it first")

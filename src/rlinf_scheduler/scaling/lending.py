@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rlinf_scheduler.errors import ConfigError, SchedulerError
+from rlinf_scheduler.errors import ClusterError, ConfigError, SchedulerError
 from rlinf_scheduler.observe.status import DeviceStatus
 from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.planning.lending import LentDevices, borrowed_placement, lent_devices
+from rlinf_scheduler.scaling.launched import has_ended
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.weights import published_weights
 from rlinf_scheduler.wording import list_names, size_text, text_table
 from rlinf_scheduler.worker.group import WorkerGroup
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Loan:
         session: of the process that launched them.
         lender, borrower: the groups.
         num_workers: how many further ranks; None: as many as there are devices for.
-        topology: the nodes, with their groups.
+        topology: gives the nodes of now, with their groups.
         drain_s: how long these may take to finish at the end, in seconds.
 
     Attributes:
@@ -84,7 +88,7 @@ class Loan:
         lender: WorkerGroup[Any],
         borrower: WorkerGroup[Any],
         num_workers: int | None,
-        topology: Topology,
+        topology: Callable[[], Topology],
         drain_s: float,
     ) -> None:
         if lender.name == borrower.name:
@@ -92,17 +96,36 @@ class Loan:
         self.ranks: tuple[int, ...] = ()
         self._session = session
         self._lender, self._borrower, self._drain_s = lender, borrower, drain_s
-        self._lent = lent_devices(lender.placements, borrower.placements, num_workers)
-        self._placement = borrowed_placement(self._lent, borrower.placements, topology)
+        self._topology, self._loans = topology, session.service(Loans)
+        self._num_workers = len(self._lent(num_workers))
+
+    @property
+    def borrower(self) -> str:
+        """The group that grows."""
+        return self._borrower.name
+
+    @property
+    def lender(self) -> str:
+        """The group whose devices these are."""
+        return self._lender.name
+
+    def _lent(self, num_workers: int | None) -> list[LentDevices]:
+        """The devices as both groups are now: what the lender has left is not its to lend."""
+        for group in (self._lender, self._borrower):
+            if has_ended(group):
+                raise ClusterError(f"group '{group.name}' has ended")
+        return lent_devices(self._lender.placements, self._borrower.placements, num_workers)
 
     def plan(self) -> LoanPlan:
-        """What it will do, given what is published now, and what is known of the devices.
+        """What it does if it begins now, given what is published, and what is known of the devices.
 
         Raises:
-            ClusterError: the job's driver does not answer.
+            PlacementError: the lender has no devices for so many any more.
+            ClusterError: the job's driver does not answer, or one of the groups has ended.
         """
+        lent = self._lent(self._num_workers)
         weights, status = published_weights(self._session), received(begin_status(self._session))
-        wanted = {(each.node_rank, index) for each in self._lent for index in each.devices}
+        wanted = {(each.node_rank, index) for each in lent for index in each.devices}
         devices = {
             (node.rank, device.index): device
             for node in status.nodes
@@ -110,23 +133,62 @@ class Loan:
             if (node.rank, device.index) in wanted
         }
         sizes = {each.name: max(each.sources.values(), default=0) for each in weights.values()}
-        return LoanPlan(self._lender.name, self._borrower.name, tuple(self._lent), sizes, devices)
+        return LoanPlan(self._lender.name, self._borrower.name, tuple(lent), sizes, devices)
 
     def __enter__(self) -> Self:
         if self.ranks:
             raise ConfigError(f"'{self._borrower.name}' has these devices already")
-        self.ranks = self._borrower.grow(placement=self._placement)
+        before, lent = self._borrower.members, self._lent(self._num_workers)
+        placement = borrowed_placement(lent, self._borrower.placements, self._topology())
+        self._loans.there.add(self)
+        try:
+            self.ranks = self._borrower.grow(placement=placement)
+        except BaseException:
+            self._undo(before, lent)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         ranks, self.ranks = self.ranks, ()
-        there = [rank for rank in ranks if rank in self._borrower.members.ranks]
-        if kind is None:
-            self._give_back(there)
-            return
-        with suppress(SchedulerError):  # what the block raised is what matters
-            self._give_back(there)
+        self._end(ranks, raises=kind is None)
+
+    def _undo(self, before: GroupMembers, lent: Sequence[LentDevices]) -> None:
+        """Who was interrupted, or told of a rank that did not follow, may have been so when others had come."""
+        places = {(each.node_rank, tuple(each.devices)) for each in lent}
+        came = (each for each in self._borrower.placements if each.rank not in before.ranks)
+        ranks = [each.rank for each in came if (each.node_rank, tuple(each.local_hardware_ranks)) in places]
+        self._end(ranks, raises=False)
+
+    def _end(self, ranks: Sequence[int], *, raises: bool) -> None:
+        try:
+            self._give_back(ranks)
+        except SchedulerError as error:
+            if raises:
+                raise
+            # What has been raised already is what matters.
+            _log.warning("ranks %s of '%s' are not given back: %s", list(ranks), self._borrower.name, error)
+        finally:
+            self._loans.there.discard(self)
 
     def _give_back(self, ranks: Sequence[int]) -> None:
-        if ranks:
-            self._borrower.shrink(ranks=ranks, drain_s=self._drain_s)
+        there = [rank for rank in ranks if rank in self._borrower.members.ranks]
+        if not there or has_ended(self._borrower):
+            return
+        try:
+            self._borrower.shrink(ranks=there, drain_s=self._drain_s)
+        except SchedulerError:
+            if not has_ended(self._borrower):  # then nobody has them any more
+                raise
+
+
+class Loans:
+    """The loans that go on; a service of the session of who has made them."""
+
+    def __init__(self, _session: Session) -> None:
+        self.there: set[Loan] = set()
+
+
+def lender_of(session: Session, borrower: str) -> str:
+    """Who lends devices to a group now; "" if nobody does."""
+    loans = list(session.service(Loans).there)
+    return next((loan.lender for loan in loans if loan.borrower == borrower), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rlinf_scheduler.comm.waits import CHANNEL, RESULT
 from rlinf_scheduler.observe.report import group_of
@@ -15,56 +16,83 @@ from rlinf_scheduler.planning.scaling import ScalingSample
 MEASURES = {"queue_wait": CHANNEL, "result_wait": RESULT}
 
 
+class ProcessTimes(NamedTuple):
+    """Where the time of the processes of one name went, those before the present one too, as far as it matters.
+
+    Attributes:
+        lived_s: for how long they are looked at, in seconds.
+        waited_s: how much of it they waited until the group ended their wait.
+        busy_s: how long their calls ran, and did not wait.
+    """
+
+    lived_s: float = 0.0
+    waited_s: float = 0.0
+    busy_s: float = 0.0
+
+    def plus(self, other: ProcessTimes) -> ProcessTimes:
+        """Both together."""
+        return ProcessTimes(*map(float.__add__, self, other))
+
+    def since(self, before: ProcessTimes) -> ProcessTimes:
+        """What has come since.
+
+        One that was killed says nothing any more, and one is looked at anew from its first call on: then it has lived
+        for less than before, and what it says is all new.
+        """
+        if self.lived_s < before.lived_s:
+            return self
+        return ProcessTimes(*(max(0.0, now - then) for now, then in zip(self, before, strict=True)))
+
+
 @dataclass(frozen=True, slots=True)
 class TimesSoFar:
     """Where time went since the job began, as far as it matters to one group.
 
     Attributes:
         at: until when, in seconds of the home's clock.
-        lived_s: of each group, the seconds of all its ranks.
-        waited_s: how much of it each group has waited until this group ended its wait.
-        running_s, own_waits_s: how long calls of the group ran, and waited.
+        processes: of each name.
     """
 
     at: float
-    lived_s: Mapping[str, float] = field(default_factory=dict)
-    waited_s: Mapping[str, float] = field(default_factory=dict)
-    running_s: float = 0.0
-    own_waits_s: float = 0.0
+    processes: Mapping[str, ProcessTimes] = field(default_factory=dict)
 
 
-def times_so_far(times: JobTimes, group: str, by: str) -> TimesSoFar:
+def times_so_far(times: JobTimes, group: str, by: str, before: TimesSoFar | None = None) -> TimesSoFar:
     """What all processes say, seen from one group.
 
     Args:
         by: the measure, one of `MEASURES`.
+        before: what they said before: who says nothing now has lived no longer.
     """
     kind = MEASURES[by]
-    lived: dict[str, float] = defaultdict(float)
-    waited: dict[str, float] = defaultdict(float)
-    running_s = own_waits_s = 0.0
+    found: defaultdict[str, ProcessTimes] = defaultdict(ProcessTimes)
     for sheet in times.sheets:
-        name = group_of(sheet.process)
-        lived[name] += sheet.lived_s
-        if name == group:
-            running_s += sum(call.seconds for call in sheet.calls)
-            own_waits_s += sum(wait.seconds for wait in sheet.waits if wait.method)
-            continue
-        for wait in sheet.waits:
-            if wait.kind == kind and group_of(wait.by) == group:
-                waited[name] += wait.seconds
-    return TimesSoFar(times.now, dict(lived), dict(waited), running_s, own_waits_s)
+        waited_s = busy_s = 0.0
+        if group_of(sheet.process) == group:
+            busy_s = sum(call.seconds for call in sheet.calls)
+            busy_s -= sum(wait.seconds for wait in sheet.waits if wait.method)
+        else:
+            ended = (wait for wait in sheet.waits if wait.kind == kind and group_of(wait.by) == group)
+            waited_s = sum(wait.seconds for wait in ended)
+        found[sheet.process] = found[sheet.process].plus(
+            ProcessTimes(float(sheet.lived_s), float(waited_s), float(busy_s))
+        )
+    return TimesSoFar(times.now, {**(before.processes if before is not None else {}), **found})
 
 
 def sample_between(before: TimesSoFar, after: TimesSoFar, group: str) -> ScalingSample:
     """How the group did between two looks."""
+    groups: defaultdict[str, ProcessTimes] = defaultdict(ProcessTimes)
+    for process, times in after.processes.items():
+        name = group_of(process)
+        groups[name] = groups[name].plus(times.since(before.processes.get(process, ProcessTimes())))
+    own = groups.pop(group, ProcessTimes())
 
-    def lived_s(name: str) -> float:
-        return max(after.lived_s.get(name, 0.0) - before.lived_s.get(name, 0.0), 1e-9)
+    def share(seconds: float, lived_s: float) -> float:
+        """Of who has just begun, of the time between the looks."""
+        return seconds / max(lived_s, after.at - before.at, 1e-9)
 
-    waited = [
-        (seconds - before.waited_s.get(name, 0.0)) / lived_s(name) for name, seconds in after.waited_s.items()
-    ]
-    running = min(1.0, (after.running_s - before.running_s) / lived_s(group))
-    busy = max(0.0, running - (after.own_waits_s - before.own_waits_s) / lived_s(group))
-    return ScalingSample(after.at, max(waited, default=0.0), 1.0 - max(0.0, min(1.0, busy)))
+    waited = [share(each.waited_s, each.lived_s) for each in groups.values()]
+    # Of a group that says nothing nobody knows that it has anything to spare.
+    spare = 1.0 - min(1.0, share(own.busy_s, own.lived_s)) if own.lived_s else 0.0
+    return ScalingSample(after.at, max(waited, default=0.0), spare)

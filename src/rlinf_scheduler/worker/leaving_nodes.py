@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from rlinf_scheduler.errors import SchedulerError
+from rlinf_scheduler.errors import PlacementError, SchedulerError
 from rlinf_scheduler.events import NodeDraining
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.session import Session
@@ -35,22 +35,23 @@ class LeavingNodes:
         session.service(NodeWatch).on_draining.append(self._on_draining)
 
     def _on_draining(self, event: NodeDraining) -> None:
+        left_s = _UNLIMITED_S if event.left_s is None else event.left_s * _SHARE
+        until = time.monotonic() + left_s
         for group in list(groups_of(self._session)):
-            ranks = [group.ranks[number] for number in group.members.ranks if number in group.ranks]
-            there = [rank for rank in ranks if rank.placement.node_id == event.node_id]
-            left_s = _UNLIMITED_S if event.left_s is None else event.left_s * _SHARE
+            there = _ranks_on(group, event.node_id)
             if there and group.moves:
                 for rank in there:
-                    self._session.messenger.run_beside(self._move, group, rank, event.reason, left_s)
+                    self._session.messenger.run_beside(self._move, group, rank, event.reason, until)
             elif there:
-                self._session.messenger.run_beside(self._shrink, group, there, event.reason, left_s)
+                self._session.messenger.run_beside(self._shrink, group, event, until)
 
-    def _move(self, group: Supervision, rank: LaunchedRank, why: str, left_s: float) -> None:
+    def _move(self, group: Supervision, rank: LaunchedRank, why: str, until: float) -> None:
         """Let a rank finish what it has, and end: as after any death it comes back, on another node."""
         began = time.monotonic()
+        left_s = max(0.0, until - began)
         rank.ended_by = why
         if rank.endpoint is not None:
-            self._session.messenger.notify(rank.endpoint, protocol.DRAIN, protocol.Drain(why))
+            self._session.messenger.notify(rank.endpoint, protocol.DRAIN, protocol.Drain(why, left_s))
         if rank.gone.wait(left_s):
             return
         try:
@@ -59,9 +60,25 @@ class LeavingNodes:
             took_s = time.monotonic() - began
             _log.warning("%s: '%s' is not back after %.0f s: %s", why, rank.address, took_s, error)
 
-    def _shrink(self, group: Supervision, ranks: list[LaunchedRank], why: str, left_s: float) -> None:
-        numbers = tuple(rank.address.rank for rank in ranks)
-        try:
-            group.shrink(Shrinkage(ranks=numbers, drain_s=left_s, why=why).checked())
-        except SchedulerError as error:
-            _log.warning("%s: ranks %s of '%s' stay there: %s", why, list(numbers), group.name, error)
+    def _shrink(self, group: Supervision, event: NodeDraining, until: float) -> None:
+        """Have the ranks leave that are there, those too that have just come."""
+        while there := _ranks_on(group, event.node_id):
+            numbers = tuple(rank.address.rank for rank in there)
+            left_s = max(0.0, until - time.monotonic())
+            shrinkage = Shrinkage(ranks=numbers, drain_s=left_s, why=event.reason, in_all=True)
+            try:
+                group.shrink(shrinkage.checked())
+            except PlacementError:  # one of them has left in a resize that went on
+                continue
+            except SchedulerError as error:
+                _log.warning(
+                    "%s: ranks %s of '%s' stay there: %s", event.reason, [*numbers], group.name, error
+                )
+                return
+
+
+def _ranks_on(group: Supervision, node_id: str) -> list[LaunchedRank]:
+    """The members of a group that run on a node."""
+    ranks = group.ranks
+    there = [ranks[number] for number in group.members.ranks if number in ranks]
+    return [rank for rank in there if rank.placement.node_id == node_id]

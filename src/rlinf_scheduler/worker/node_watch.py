@@ -315,6 +315,11 @@ class NodeStates:
         """The ids of the nodes that are not lost."""
         return [node.node_id for rank, node in enumerate(self._nodes) if rank not in self.lost]
 
+    def usable(self) -> set[str]:
+        """The ids of the nodes on which something can be started."""
+        gone = self.unusable()
+        return {node.node_id for rank, node in enumerate(self._nodes) if rank not in gone}
+
     def unusable(self) -> set[int]:
         """The ranks of the nodes on which nothing can be started."""
         return {*self.lost, *self.draining}

@@ -489,7 +489,9 @@ class ResizableGroup(Supervision):
         leaving = [self.ranks[number] for number in numbers]
         self._decide(partial(self._take_resized, ways.after, resize))
         self.session.members.tell(self.members).wait(_HEARD_S)
-        began = resize.began = time.monotonic()
+        if not shrinkage.in_all:
+            resize.began = time.monotonic()
+        began = resize.began
         problem: ResizeError | None = None
         if ways.follows:
             problem = self._followed_by_few(resize, ways, before)

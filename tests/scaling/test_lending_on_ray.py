@@ -1,0 +1,111 @@
+"""Devices that are lent to a group of real processes for a while, and what becomes of both groups meanwhile."""
+
+import threading
+
+import pytest
+from scaled_workers import Maker, Stubborn, Taker
+
+from rlinf.scheduler import FlexiblePlacementStrategy, ScalingOptions
+from rlinf.scheduler.errors import ClusterError, ConfigError, PlacementError, ResizeError
+from rlinf_scheduler.events import GroupResized
+
+pytestmark = pytest.mark.ray
+DEADLINE_S = 90.0
+
+
+def launch(ray_cluster, worker, name, *devices):
+    return worker.create_group().launch(
+        ray_cluster, FlexiblePlacementStrategy([[each] for each in devices]), name=name
+    )
+
+
+@pytest.fixture
+def lender(ray_cluster):
+    with launch(ray_cluster, Taker, "lender", 0, 1) as group:
+        yield group
+
+
+@pytest.fixture
+def borrower(ray_cluster):
+    with launch(ray_cluster, Maker, "borrower", 2) as group:
+        yield group
+
+
+def test_devices_are_lent_for_a_block_and_given_back_at_its_end(ray_cluster, lender, borrower):
+    loan = ray_cluster.lend("lender", to=borrower, num_workers=2)
+    plan = loan.plan()
+    assert [(each.node_rank, each.devices, each.lenders) for each in plan.ranks] == [
+        (0, (0,), (0,)),
+        (0, (1,), (1,)),
+    ]
+    assert str(plan).startswith("2 further of 'borrower' on devices of 'lender':\nnode")
+    assert borrower.ranks == (0,), "a plan changes nothing"
+    with loan:
+        assert loan.ranks == (1, 2)
+        assert borrower.devices().wait(DEADLINE_S) == ["2", "0", "1"]
+    assert borrower.ranks == (0,)
+    with pytest.raises(ValueError, match="of the block"), loan:
+        raise ValueError("of the block")
+    assert borrower.ranks == (0,)
+    with pytest.raises(PlacementError, match="not 3"):
+        ray_cluster.lend(lender, to=borrower, num_workers=3)
+    with pytest.raises(ConfigError, match="two groups"):
+        ray_cluster.lend("lender", to="lender")
+
+
+def test_what_the_lender_has_left_is_not_lent_any_more(ray_cluster, lender, borrower):
+    loan = ray_cluster.lend("lender", to="borrower", num_workers=2)
+    lender.shrink(1)
+    with launch(ray_cluster, Taker, "third", 1):
+        for begin in (loan.plan, loan.__enter__):
+            with pytest.raises(PlacementError, match=r"1 further rank .* not 2"):
+                begin()
+    lender.terminate()
+    with pytest.raises(ClusterError, match="'lender' has ended"):
+        loan.plan()
+    assert borrower.ranks == (0,)
+
+
+def test_two_loans_of_the_same_devices_do_not_get_them_twice(ray_cluster, lender, borrower):
+    first, second, third = (ray_cluster.lend(lender, to=borrower, num_workers=1) for _ in range(3))
+    with first, second:
+        assert borrower.devices().wait(DEADLINE_S) == ["2", "0", "1"]
+        with pytest.raises(PlacementError, match="0 further ranks"), third:
+            pass
+    assert borrower.ranks == (0,)
+
+
+def test_a_loan_ends_with_its_borrower_and_lasts_without_its_lender(ray_cluster, lender, borrower):
+    with ray_cluster.lend(lender, to=borrower):
+        lender.terminate()
+        assert borrower.devices().wait(DEADLINE_S) == ["2", "0", "1"]
+    assert borrower.ranks == (0,)
+    with launch(ray_cluster, Taker, "other lender", 0) as other, ray_cluster.lend(other, to=borrower):
+        borrower.terminate()
+
+
+def test_ranks_that_have_come_before_a_loan_fails_are_given_back(ray_cluster, lender):
+    with launch(ray_cluster, Stubborn, "stubborn", 2) as stubborn:
+        with pytest.raises(ResizeError, match="too many"), ray_cluster.lend(lender, to=stubborn):
+            pass
+        assert stubborn.ranks == (0,)
+
+
+def test_a_policy_leaves_ranks_alone_that_are_there_for_a_loan(ray_cluster, lender, borrower):
+    sizes = []
+    ray_cluster.subscribe(
+        lambda event: isinstance(event, GroupResized) and sizes.append(len(event.new_ranks))
+    )
+    options = ScalingOptions(for_s=0.0, cooldown_s=0.0, every_s=0.1)
+    policy = ray_cluster.autoscale(borrower, min=1, max=1, options=options)
+    waited = threading.Event()
+    with ray_cluster.lend(lender, to=borrower, num_workers=2) as loan:
+        for _ in range(int(DEADLINE_S / 0.05)):
+            if policy.last is not None and "devices of 'lender'" in policy.last.reason:
+                break
+            waited.wait(0.05)
+        assert policy.last.action == "stay"
+        assert "it has ranks on devices of 'lender'" in policy.last.reason
+        assert borrower.ranks == (0, *loan.ranks)
+    policy.stop()
+    assert (sizes, policy.decisions) == ([3, 1], ())
