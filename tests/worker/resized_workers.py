@@ -95,6 +95,12 @@ class Caller(Worker):
             return str(error), group.ranks
         return "", group.ranks
 
+    def keep(self, group):
+        self.kept = group
+
+    def call_kept(self):
+        return self.kept.who().wait(DEADLINE_S)
+
     async def end(self):
         self.over.set()
 
@@ -162,6 +168,13 @@ class Follower(Member):
 
     def told(self):
         return getattr(self, "followed", None)
+
+
+class Reluctant(Member):
+    """Runs none, and fails to follow."""
+
+    def on_resize(self, old, new):
+        raise ValueError("it does not follow")
 
 
 class Exchanging(Worker):

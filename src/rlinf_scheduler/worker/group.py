@@ -331,7 +331,7 @@ class WorkerGroup(Generic[T]):
         """Call a method on the selected ranks, with the same arguments or with one set for each."""
         shared = self._shared
         session = shared.session
-        targets = [shared.target(number) for number in self._chosen]
+        targets = shared.targets(self._selected)
         arguments = encoded[0] if len(encoded) == 1 else encoded
         heads = [ValueCell() for _ in targets] if kind == "stream" else []
         call: Call
@@ -497,9 +497,7 @@ class WorkerGroup(Generic[T]):
             WorkerDied: the group has ended.
         """
         self._check_whole("shrink()")
-        wanted = Shrinkage(
-            num_workers, None if ranks is None else tuple(ranks), checked_seconds("drain_s", drain_s)
-        )
+        wanted = Shrinkage(num_workers, ranks, checked_seconds("drain_s", drain_s))
         return self._shared.shrink(wanted.checked())
 
     def terminate(self) -> None:

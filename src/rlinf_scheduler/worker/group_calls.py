@@ -215,9 +215,33 @@ class GroupCalls(ABC, Generic[RankT]):
             return Target(rank.address, None)
         return Target(rank.address, endpoint, rank.gone)
 
+    def targets(self, wanted: Sequence[int] | None) -> list[Target]:
+        """Where a call goes now: to these ranks, or (None) to the members; from any thread.
+
+        Raises:
+            PlacementError: as of `rank`.
+        """
+        while True:
+            members = self.members
+            try:
+                return [self.target(number) for number in (members.ranks if wanted is None else wanted)]
+            except PlacementError:  # of the members: one may have left since
+                if wanted is not None or self.members is members:
+                    raise
+
     def rank(self, number: int) -> RankT:
-        """A rank's process now; from any thread."""
-        return self.ranks[number]
+        """A rank's process now; from any thread.
+
+        Raises:
+            PlacementError: it has left the group.
+        """
+        rank = self.ranks.get(number)
+        if rank is None:
+            raise self._not_there(number)
+        return rank
+
+    def _not_there(self, number: int) -> PlacementError:
+        return PlacementError(f"group '{self.name}' has no rank {number}: {self.left.get(number, 'it left')}")
 
     def _is_lost(self, endpoint: Endpoint | None) -> bool:
         return endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
@@ -277,7 +301,7 @@ class GroupCalls(ABC, Generic[RankT]):
         """
         for rank in () if of_members else wanted:
             if rank in self.left and not self._deaths.stopping:
-                raise PlacementError(f"group '{self.name}' has no rank {rank}: {self.left[rank]}")
+                raise self._not_there(rank)
         refusal = self._deaths.refusal(wanted, self.session.failure or TERMINATED)
         if refusal is not None:
             raise refusal

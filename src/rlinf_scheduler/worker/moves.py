@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import partial
+from typing import NamedTuple
 
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host.info import job_topology
@@ -13,8 +13,16 @@ from rlinf_scheduler.planning import Placement, Topology
 from rlinf_scheduler.planning.moving import moved
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.node_watch import NodeWatch
-from rlinf_scheduler.worker.processes import Processes, device_names, devices_of
+from rlinf_scheduler.worker.processes import GivesBack, Processes, device_names, devices_of
 from rlinf_scheduler.worker.supervision import groups_of
+
+
+class _Place(NamedTuple):
+    """Where a rank is going, its devices there, and what gives back those that were taken together with them."""
+
+    placement: Placement
+    devices: set[tuple[str, str]]
+    give_back: GivesBack
 
 
 class Moves:
@@ -28,8 +36,8 @@ class Moves:
         self._session = session
         # One at a time: what one rank gets the next one does not. The I/O thread never waits for it.
         self._lock = threading.Lock()
-        # By group and rank: where it is going, and what gives back the devices that were taken for it.
-        self._places: dict[tuple[str, int], tuple[Placement, Callable[[], None]]] = {}
+        # By group and rank.
+        self._places: dict[tuple[str, int], _Place] = {}
 
     def begin(self, group: str, placement: Placement, topology: Topology) -> Placement:
         """Where a rank goes; the job has the devices there.
@@ -52,10 +60,10 @@ class Moves:
             used = processes.held_elsewhere() | self._used()
             found = moved(placement, replace(topology, nodes=nodes), gone, used)
             give_back = processes.reserve(group, devices_of([found], nodes), 0.0)
-            _, give_back_before = self._places.get((group, placement.rank), (None, None))
-            self._places[group, placement.rank] = found, give_back
-        if give_back_before is not None:  # it has moved before: that node is gone, too
-            give_back_before()
+            before = self._places.get((group, placement.rank))
+            self._places[group, placement.rank] = _Place(found, device_names(found, nodes), give_back)
+        if before is not None:  # it has moved before: that node is gone, too
+            self._give_back(before)
         return found
 
     def place(
@@ -87,29 +95,31 @@ class Moves:
             watch.check({each.node_rank for each in found})
             give_back = processes.reserve(group, devices_of(found, nodes), 0.0, given_up)
             for each in found:
-                give_back_own = partial(give_back, device_names(each, nodes))
-                self._places[group, each.rank] = each, give_back_own
+                self._places[group, each.rank] = _Place(each, device_names(each, nodes), give_back)
         return found
 
     def leave(self, group: str, rank: int) -> None:
         """A rank has left its group: give back what it had, if it moved there or joined there."""
-        _, give_back = self._places.pop((group, rank), (None, None))
-        if give_back is not None:
-            give_back()
+        left = self._places.pop((group, rank), None)
+        if left is not None:
+            self._give_back(left)
 
     def give_up(self, group: str, placement: Placement) -> None:
         """A rank could not be started where it was to go; nothing happens if it was not to move there."""
-        found, give_back = self._places.get((group, placement.rank), (None, None))
-        if found is placement and give_back is not None:
-            del self._places[group, placement.rank]
-            give_back()
+        found = self._places.get((group, placement.rank))
+        if found is not None and found.placement is placement:
+            self.leave(group, placement.rank)
 
     def forget(self, group: str) -> None:
         """A group has ended: give back what its ranks had where they went."""
-        for each in [each for each in list(self._places) if each[0] == group]:
-            _, give_back = self._places.pop(each, (None, None))
-            if give_back is not None:
-                give_back()
+        for name, rank in list(self._places):
+            if name == group:
+                self.leave(group, rank)
+
+    def _give_back(self, left: _Place) -> None:
+        """Give back what no other rank has that joined together with it."""
+        others = [each.devices for each in list(self._places.values()) if each.give_back is left.give_back]
+        left.give_back(left.devices.difference(*others))
 
     def _forget_ended(self) -> None:
         living = {group.name for group in groups_of(self._session)}
@@ -119,7 +129,7 @@ class Moves:
     def _used(self) -> set[tuple[int, int]]:
         groups = list(groups_of(self._session))
         placements = [rank.placement for group in groups for rank in group.ranks.values()]
-        placements += [found for found, _ in list(self._places.values())]
+        placements += [each.placement for each in list(self._places.values())]
         return {
             (each.node_rank, index)
             for each in placements

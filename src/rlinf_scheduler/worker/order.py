@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from rlinf_scheduler.checks import whole_number
@@ -122,7 +122,7 @@ class Shrinkage:
     """
 
     num_workers: int | None = None
-    ranks: tuple[int, ...] | None = None
+    ranks: Sequence[int] | None = None
     drain_s: float = 30.0
     why: str = ""
     in_all: bool = False
@@ -142,9 +142,12 @@ class Shrinkage:
         if (self.num_workers is None) == (self.ranks is None):
             raise ConfigError("shrink(): it takes `num_workers`, or `ranks`")
         _check_number(self.num_workers)
-        if self.ranks is not None and (not self.ranks or None in map(whole_number, self.ranks)):
-            raise ConfigError(f"ranks={list(self.ranks)}: these are numbers of ranks, one at least")
-        return self
+        if self.ranks is None:
+            return self
+        ranks = tuple(self.ranks) if isinstance(self.ranks, Iterable) else ()
+        if not ranks or None in map(whole_number, ranks):
+            raise ConfigError(f"ranks={self.ranks!r}: these are numbers of ranks, one at least")
+        return replace(self, ranks=ranks)
 
 
 def _check_number(num_workers: int | None) -> None:

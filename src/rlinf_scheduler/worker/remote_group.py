@@ -216,6 +216,9 @@ class SentGroup(GroupCalls[RemoteRank]):
         gone = [rank for rank in self._members.ranks if rank not in heard]
         left = {**self.left, **dict.fromkeys(gone, "it has left, as its group was resized")}
         self.left = {rank: why for rank, why in left.items() if rank not in heard}
+        # After more than one resize a number may be another process's.
+        is_next = heard.epoch == self._members.epoch + 1
+        self.ranks = {each: rank for each, rank in self.ranks.items() if each in heard} if is_next else {}
         self._members, self._heard = heard, heard
 
     def _start(self, call: Call) -> None:

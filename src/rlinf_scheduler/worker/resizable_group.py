@@ -16,7 +16,7 @@ from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, WORLD_SIZE, Entry
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
-from rlinf_scheduler.errors import CommError, ResizeError
+from rlinf_scheduler.errors import CommError, ResizeError, WorkerDied
 from rlinf_scheduler.events import GroupResized, RankDrained
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import group_entry, job_topology
@@ -219,6 +219,7 @@ class ResizableGroup(Supervision):
     def _on_left(self, number: int) -> None:
         """A rank that leaves has ended."""
         self._resizing.on_gone(number)
+        self._pending.forget(number)
         self.ranks = {each: rank for each, rank in self.ranks.items() if each != number}
 
     # -- other threads ---------------------------------------------------------------------------
@@ -276,28 +277,28 @@ class ResizableGroup(Supervision):
 
     def _grow(self, resize: WantedResize, growth: Growth) -> tuple[int, ...]:
         made = self._placed(growth)
-        count = len(made) or growth.num_workers or 0
-        numbers = self._decide(partial(self._resizing.numbers, count, reuse=growth.reuse))
         moves = self.session.service(Moves)
         placements = moves.place(
             self.name,
-            partial(self._places, growth, made, numbers),
+            partial(self._places, growth, made),
             resize.given_up,
             on_free_devices=not made and self._beside()[-1].has_accelerators,
         )
+        numbers = tuple(placement.rank for placement in placements)
         try:
             while not self._joined(resize, growth, placements):
                 _log.warning("%s of '%s' begins again: its ranks come back", resize.operation, self.name)
         except BaseException:
             for number in numbers:
-                moves.leave(self.name, number)
+                if number not in self.members:  # else it is there, and not all have followed
+                    moves.leave(self.name, number)
             raise
         return numbers
 
     def _joined(self, resize: WantedResize, growth: Growth, placements: Sequence[Placement]) -> bool:
         """Start ranks that join; False if all of the group began anew meanwhile, so that they start once more."""
         before, numbers = self._whole(resize), [placement.rank for placement in placements]
-        ways = self._prepared(resize, self._resizing.with_ranks(numbers))
+        ways = self._prepared(resize, self._resizing.with_ranks(numbers), resize.left_s())
         start = Promise[None]()
         num_anew = self._decide(partial(self._begin_start, numbers, start))
         recipe = self._recipe.joined_by(ways.after, self._topology(), resize.left_s(), growth.ready_when)
@@ -307,14 +308,14 @@ class ResizableGroup(Supervision):
 
         def meet(after: GroupMembers) -> None:
             if ways.meets:
-                following.append(self._call_on_resize(before, after))
-                following[0].settled.add_done_callback(partial(self._on_met, following[0], start))
+                following.extend(self._call_on_resize(before.ranks, before, after))
+            for call in following:
+                call.settled.add_done_callback(partial(self._on_met, call, start))
 
         resize.waits_for, resize.peers = "ranks that start", tuple(f"{self.name}:{each}" for each in numbers)
         try:
             ranks += start_ranks(self.session, placements, recipe, start, on_assigned=meet)
-            if ways.meets:
-                self._wait_followed(resize, following[0])
+            self._wait_followed(resize, following)
             self._decide(partial(self._commit_growth, recipe, ranks, resize))
         except BaseException as error:
             self._end_unwanted(ranks)
@@ -322,10 +323,10 @@ class ResizableGroup(Supervision):
                 return False
             if not following:
                 raise
-            raise self._apart(resize, before, following[0], error) from error
+            raise self._apart(resize, before, following, error) from error
         self.session.members.tell(self.members).wait(_HEARD_S)
         if ways.follows and not ways.meets:
-            self._wait_followed(resize, self._call_on_resize(before, self.members))
+            self._wait_followed(resize, self._call_on_resize(before.ranks, before, self.members))
         return True
 
     def _whole(self, resize: WantedResize) -> GroupMembers:
@@ -343,10 +344,9 @@ class ResizableGroup(Supervision):
         refusal = self._deaths.refusal((), TERMINATED)
         if refusal is not None:
             raise refusal
-        away = [self._successors.awaited(number) for number in self.members.ranks] if self.are_one else []
-        return next(filter(None, away), None)
+        return self._successors.all_awaited()
 
-    def _prepared(self, resize: WantedResize, after: GroupMembers) -> _Ways:
+    def _prepared(self, resize: WantedResize, after: GroupMembers, within_s: float = _PREPARED_S) -> _Ways:
         """How its ranks follow a resize.
 
         Raises:
@@ -354,7 +354,7 @@ class ResizableGroup(Supervision):
         """
         resize.waits_for, resize.peers = "its ranks to prepare", self._names(self.members.ranks)
         asked = self._decide(partial(self._ask_prepared, after.ranks[0]))
-        deadline = time.monotonic() + min(_PREPARED_S, resize.left_s())
+        deadline = time.monotonic() + min(_PREPARED_S, within_s)
         known: dict[int, protocol.Prepared] = {}
         for number, answer in asked.items():
             if answer.wait(max(0.0, deadline - time.monotonic())) and answer.exception(0) is None:
@@ -390,7 +390,7 @@ class ResizableGroup(Supervision):
                 reply_type=protocol.Prepared,
             )
             for number, endpoint in endpoints.items()
-            if endpoint is not None
+            if endpoint is not None and not self.session.why_silent(endpoint.process_id)
         }
 
     def _address_of(self, number: int) -> str:
@@ -399,19 +399,29 @@ class ResizableGroup(Supervision):
     def _names(self, numbers: Sequence[int]) -> tuple[str, ...]:
         return tuple(f"{self.name}:{number}" for number in numbers)
 
-    def _call_on_resize(self, before: GroupMembers, after: GroupMembers) -> Call:
-        """Have the ranks that were there follow, those that leave too: a call among their calls."""
-        there = [target for target in map(self.target, before.ranks) if target.endpoint is not None]
+    def _call_on_resize(self, ranks: Sequence[int], before: GroupMembers, after: GroupMembers) -> list[Call]:
+        """Have those of these ranks follow that are there: a call among their calls, if any are."""
+        there = [
+            target
+            for target in map(self.target, ranks)
+            if target.endpoint is not None and not self._is_lost(target.endpoint)
+        ]
+        if not there:
+            return []
         call = Call(self.session.messenger, protocol.ON_RESIZE, there, encode(((before, after), {})))
         self.session.messenger.submit(ending(partial(self._start, call), call.fail))
-        return call
+        return [call]
 
-    def _wait_followed(self, resize: WantedResize, call: Call) -> None:
+    def _wait_followed(self, resize: WantedResize, calls: Sequence[Call]) -> None:
         """Wait until all ranks have followed.
 
         Raises:
             ResizeError: one has not, at the deadline or as it raised.
         """
+        for call in calls:
+            self._wait_for_call(resize, call)
+
+    def _wait_for_call(self, resize: WantedResize, call: Call) -> None:
         resize.peers = tuple(map(str, call.addresses))
         resize.waits_for = "on_resize() of its ranks"
         # Who waits for it may give it up; what they have begun goes on.
@@ -421,18 +431,18 @@ class ResizableGroup(Supervision):
                 self.name, f"{resize.operation}: {late}; its members are {self.members.in_words}"
             )
         failure = GroupResult(call, partial(self.reason_of_death, call)).failure()
-        if failure is not None:
+        has_left = isinstance(failure, WorkerDied) and failure.rank in self.left
+        if failure is not None and not has_left:
             now = f"its members are {self.members.in_words}"
             raise ResizeError(self.name, f"{resize.operation}: {now}, and: {failure}") from failure
 
     def _apart(
-        self, resize: WantedResize, members: GroupMembers, call: Call, error: BaseException
+        self, resize: WantedResize, members: GroupMembers, calls: Sequence[Call], error: BaseException
     ) -> ResizeError:
         """Ranks that met others do so no more: end them, so that the group's `on_failure` decides."""
         first, newline, more = str(error).partition("\n")
-        late = [
-            str(address) for address, end in zip(call.addresses, call.outcomes, strict=True) if end is None
-        ]
+        ends = [each for call in calls for each in zip(call.addresses, call.outcomes, strict=True)]
+        late = [str(address) for address, end in ends if end is None]
         stuck = f"; in on_resize() still: {', '.join(late)}" if late else ""
         why = f"{resize.operation} failed after its ranks had left their process group: {first}{stuck}"
         self.session.messenger.submit(partial(self._end_members, members.ranks, why))
@@ -467,12 +477,12 @@ class ResizableGroup(Supervision):
         self,
         growth: Growth,
         made: Sequence[Placement],
-        numbers: Sequence[int],
         gone: Collection[int],
         used: Collection[tuple[int, int]],
     ) -> list[Placement]:
         beside = self._beside()
         found = made or grown(beside, growth.num_workers or 0, self._topology(), gone, used)
+        numbers = self._decide(partial(self._resizing.numbers, len(found), reuse=growth.reuse))
         return joined(found, numbers, beside)
 
     def _end_unwanted(self, ranks: Sequence[LaunchedRank]) -> None:
@@ -483,18 +493,19 @@ class ResizableGroup(Supervision):
             self._kill(rank)
 
     def _shrink(self, resize: WantedResize, shrinkage: Shrinkage) -> tuple[int, ...]:
-        before = self._whole(resize)
-        numbers = self._decide(partial(self._resizing.leavers, shrinkage.num_workers, shrinkage.ranks))
-        ways = self._prepared(resize, self._resizing.without_ranks(numbers))
-        leaving = [self.ranks[number] for number in numbers]
-        self._decide(partial(self._take_resized, ways.after, resize))
+        leaving: list[LaunchedRank] = []
+        while not leaving:  # until its ranks do not come back together meanwhile
+            before = self._whole(resize)
+            numbers = self._decide(partial(self._resizing.leavers, shrinkage.num_workers, shrinkage.ranks))
+            ways = self._prepared(resize, self._resizing.without_ranks(numbers))
+            leaving = self._decide(partial(self._commit_shrinkage, ways.after, numbers, resize))
         self.session.members.tell(self.members).wait(_HEARD_S)
         if not shrinkage.in_all:
             resize.began = time.monotonic()
         began = resize.began
         problem: ResizeError | None = None
         if ways.follows:
-            problem = self._followed_by_few(resize, ways, before)
+            problem = self._followed_by_few(resize, ways, numbers, before)
         for rank in leaving:
             self._drain(rank, resize.left_s())
         resize.waits_for, resize.peers = "what they have", self._names(numbers)
@@ -504,7 +515,8 @@ class ResizableGroup(Supervision):
             if not end.wait(max(0.0, deadline - time.monotonic())):
                 self._force(rank, resize)
         for rank, end in zip(leaving, ends, strict=True):
-            end.wait(KILLED_WITHIN_S)
+            if not end.wait(KILLED_WITHIN_S):  # it is out of reach, and another may have its number
+                self._end_unwanted([rank])
             self._kill(rank)  # it has ended its part; Ray keeps the process
             self._end_by_force(rank)
             self._release(rank)
@@ -515,13 +527,29 @@ class ResizableGroup(Supervision):
             raise problem
         return numbers
 
-    def _followed_by_few(self, resize: WantedResize, ways: _Ways, before: GroupMembers) -> ResizeError | None:
+    def _commit_shrinkage(
+        self, after: GroupMembers, numbers: Sequence[int], resize: WantedResize
+    ) -> list[LaunchedRank]:
+        """The group has fewer ranks; those that leave, none while all of them are about to come back together."""
+        if self._away_together() is not None:
+            return []
+        leaving = [self.ranks[number] for number in numbers]
+        self._take_resized(after, resize)
+        return leaving
+
+    def _followed_by_few(
+        self, resize: WantedResize, ways: _Ways, numbers: Sequence[int], before: GroupMembers
+    ) -> ResizeError | None:
         """Have those that stay meet without those that leave; what that failed with."""
-        call = self._call_on_resize(before, self.members)
+        calls = [
+            call
+            for ranks in (self.members.ranks, numbers)  # the end of one that leaves means nothing to others
+            for call in self._call_on_resize(ranks, before, self.members)
+        ]
         try:
-            self._wait_followed(resize, call)
+            self._wait_followed(resize, calls)
         except ResizeError as error:
-            return self._apart(resize, self.members, call, error) if ways.meets else error
+            return self._apart(resize, self.members, calls, error) if ways.meets else error
         return None
 
     def _drain(self, rank: LaunchedRank, left_s: float) -> None:

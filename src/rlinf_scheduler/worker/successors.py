@@ -129,6 +129,11 @@ class Successors:
         attempt = self._attempts.get(rank)
         return None if attempt is None or attempt.over.done() else attempt.over
 
+    def all_awaited(self) -> Promise[None] | None:
+        """What is done when all ranks are back, or given up; None if they do not come back together just now."""
+        over = (each.over for each in self._attempts.values() if each.anew)
+        return next((each for each in over if not each.done()), None)
+
     def _end(self, attempt: _Attempt) -> None:
         attempt.over.set_result(None)
         for number in [number for number, each in self._attempts.items() if each is attempt]:
