@@ -29,7 +29,7 @@ class Reserved:
         self.held[group, node] += 1
         return partial(self._give_back, (group, node))
 
-    def _give_back(self, key):
+    def _give_back(self, key, _devices=None):
         self.held -= Counter([key])
 
 
