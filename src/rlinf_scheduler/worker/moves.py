@@ -17,7 +17,7 @@ from rlinf_scheduler.worker.processes import GivesBack, Processes, device_names,
 from rlinf_scheduler.worker.supervision import groups_of
 
 
-class _Place(NamedTuple):
+class _TakenPlace(NamedTuple):
     """Where a rank is going, its devices there, and what gives back those that were taken together with them."""
 
     placement: Placement
@@ -37,7 +37,7 @@ class Moves:
         # One at a time: what one rank gets the next one does not. The I/O thread never waits for it.
         self._lock = threading.Lock()
         # By group and rank.
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._places: dict[tuple[str, int], _TakenPlace] = {}
 
     def begin(self, group: str, placement: Placement, topology: Topology) -> Placement:
         """Where a rank goes; the job has the devices there.
@@ -61,7 +61,7 @@ class Moves:
             found = moved(placement, replace(topology, nodes=nodes), gone, used)
             give_back = processes.reserve(group, devices_of([found], nodes), 0.0)
             before = self._places.get((group, placement.rank))
-            self._places[group, placement.rank] = _Place(found, device_names(found, nodes), give_back)
+            self._places[group, placement.rank] = _TakenPlace(found, device_names(found, nodes), give_back)
         if before is not None:  # it has moved before: that node is gone, too
             self._give_back(before)
         return found
@@ -95,7 +95,7 @@ class Moves:
             watch.check({each.node_rank for each in found})
             give_back = processes.reserve(group, devices_of(found, nodes), 0.0, given_up)
             for each in found:
-                self._places[group, each.rank] = _Place(each, device_names(each, nodes), give_back)
+                self._places[group, each.rank] = _TakenPlace(each, device_names(each, nodes), give_back)
         return found
 
     def leave(self, group: str, rank: int) -> None:
@@ -116,7 +116,7 @@ class Moves:
             if name == group:
                 self.leave(group, rank)
 
-    def _give_back(self, left: _Place) -> None:
+    def _give_back(self, left: _TakenPlace) -> None:
         """Give back what no other rank has that joined together with it."""
         others = [each.devices for each in list(self._places.values()) if each.give_back is left.give_back]
         left.give_back(left.devices.difference(*others))
