@@ -101,6 +101,12 @@ def test_a_channel_ends_when_all_ranks_are_done_that_there_are_then(in_process):
     assert list(channel) == []
 
 
+def test_a_channel_that_nobody_has_joined_does_not_count_its_producers(in_process):
+    channel = in_process.create(producers="actor")
+    assert "no rank of 'actor' has begun yet" in str(channel.stats())
+    assert "0 of 0" not in str(channel.stats())
+
+
 def test_a_rank_that_has_left_in_its_block_is_waited_for(in_process):
     channel = in_process.create(producers="actor")
     be(1, TWO)

@@ -45,6 +45,22 @@ def steady(waited_for, spare, size, **rules):
             {},
             "stay at 8: it was waited for 50% of the last 60 s, more than 20%; it has 8, the most",
         ),
+        (0.2004, 0.1, 2, {}, "grow from 2 to 3: it was waited for 20.04% of the last 60 s, more than 20%"),
+        (
+            0.0497,
+            0.0,
+            2,
+            {},
+            "stay at 2: it was waited for 4.97% of the last 60 s, less than 5%; it has 2, the least",
+        ),
+        (
+            0.054,
+            0.9,
+            4,
+            {"shrink_below": 0.055},
+            "shrink from 4 to 3: it was waited for 5% of the last 60 s, less than 5.5%, and 3 ranks would be at work "
+            "13% of the time",
+        ),
         (0.1, 0.9, 4, {}, "stay at 4: it was waited for 10% of the last 60 s, between 5% and 20%"),
         (
             0.0,

@@ -166,6 +166,12 @@ def test_what_ready_when_names_runs_in_each_new_rank_before_it_is_called(forked_
         group.grow(1, ready_when="becom_ready")
 
 
+def test_what_a_launch_says_that_new_ranks_run_needs_no_restarts(forked_job):
+    group = launch(forked_job, "ready as launched", ready_when="become_ready")
+    group.grow(1)
+    assert group.ready().wait(60) == [False, False, True]
+
+
 def test_new_ranks_run_where_a_strategy_or_text_says(forked_job):
     group = launch(forked_job, "placed")
     assert group.grow(placement=FlexiblePlacementStrategy([[4], [0]])) == (2, 3)

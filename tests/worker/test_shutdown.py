@@ -167,7 +167,6 @@ def test_a_timeout_that_is_none_is_refused(slow):
             "max_restarts= is for ranks that come back, and with on_failure='fail' none does",
         ),
         ({"restart_window_s": 60, "on_failure": "ignore"}, "restart_window_s= is for ranks that come back"),
-        ({"ready_when": "hold"}, "ready_when= is for ranks that come back"),
     ],
 )
 def test_launches_that_cannot_be_meant_are_refused_before_anything_starts(forked_job, options, text):

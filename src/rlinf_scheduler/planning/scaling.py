@@ -182,15 +182,19 @@ class ScalingPolicy:
 
     def _by_load(self, size: int, waited_for: float, spare: float) -> tuple[int, str]:
         options = self.options
-        waited = f"it was waited for {waited_for:.0%} of the last {seconds_text(options.for_s)}"
+        share = share_beside(waited_for, options.shrink_below, options.grow_above)
+        waited = f"it was waited for {share} of the last {seconds_text(options.for_s)}"
         if waited_for > options.grow_above:
-            more = f"{waited}, more than {options.grow_above:.0%}"
+            more = f"{waited}, more than {_percent(options.grow_above)}"
             if size == self.most:
                 return size, f"{more}; it has {size}, the most"
             return min(self.most, size + options.step), more
         if waited_for >= options.shrink_below:
-            return size, f"{waited}, between {options.shrink_below:.0%} and {options.grow_above:.0%}"
-        less = f"{waited}, less than {options.shrink_below:.0%}"
+            return (
+                size,
+                f"{waited}, between {_percent(options.shrink_below)} and {_percent(options.grow_above)}",
+            )
+        less = f"{waited}, less than {_percent(options.shrink_below)}"
         fewer = max(self.least, size - options.step)
         if fewer == size:
             return size, f"{less}; it has {size}, the least"
@@ -212,6 +216,26 @@ class ScalingPolicy:
             last = sample.at
         seen_s = max(last - (self._since or 0.0), 1e-9)
         return min(1.0, waited_s / seen_s), min(1.0, spare_s / seen_s)
+
+
+def share_beside(share: float, *limits: float) -> str:
+    """A share for people, with as many digits as it takes to be on the right side of limits.
+
+    >>> share_beside(0.0497, 0.05, 0.2), share_beside(0.052, 0.05), share_beside(0.05, 0.05)
+    ('4.97%', '5.2%', '5%')
+    """
+    for digits in range(5):
+        text = f"{share:.{digits}%}"
+        shown = float(text[:-1])
+        if all(
+            (shown > 100 * limit, shown < 100 * limit) == (share > limit, share < limit) for limit in limits
+        ):
+            break
+    return text
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g}%"
 
 
 def _is_number(value: object) -> bool:

@@ -241,3 +241,9 @@ class GroupProducers(Producers):
 
     def _counts(self) -> tuple[int, int]:
         return len(self.places.done), len(self._members)
+
+    def describe(self) -> str:
+        """Describe the producers that are there, in a phrase."""
+        if self.places.members is None:
+            return f"no rank of '{self.group}' has begun yet"
+        return super().describe()

@@ -79,10 +79,9 @@ class ShardPlan(NamedTuple):
         Raises:
             ValueError: it says something else.
         """
-        one, two = self.members, other.members
-        one, two = self.members, other.members
         if self == other:
             return False
+        one, two = self.members, other.members
         if one is not None and two is not None and one.is_another_version_of(two) and self.of(two) == other:
             return two.replaces(one)
         others, own = self.differences(other)

@@ -119,9 +119,10 @@ class GroupBuilder(Generic[T, GroupT_co]):
             restart_window_s: see above, in seconds; None: 60.
             restart_on: where a rank comes back whose node is gone: "any" node of its node group that has as many
                 devices of the same kind free; "same": nowhere, and that is as with "fail". None: "same".
-            ready_when: a method without arguments, or its name, that a rank that was started again runs after
-                `__init__`, before it is called and before `WorkerReturned` is told: one that fetches the weights, say.
-                It waits until the rank is ready, and then returns; if it raises, the start has failed.
+            ready_when: a method without arguments, or its name, that a rank that was started again, or came by `grow`,
+                a policy or a loan, runs after `__init__`, before it is called and before `WorkerReturned` is told: one
+                that fetches the weights, say. It waits until the rank is ready, and then returns; if it raises, the
+                start has failed.
             stall_after_s: after how many seconds the event `Stalled` tells of a call that some rank has not answered,
                 or of a stream to which one owes a value, and why; None: never.
             seed: what each rank's `self.seed` is derived from, with its group and rank; then `random`, `numpy.random`
@@ -146,7 +147,6 @@ class GroupBuilder(Generic[T, GroupT_co]):
             max_restarts=max_restarts,
             restart_window_s=restart_window_s,
             restart_on=restart_on,
-            ready_when=ready_when,
         )
         limit = restart_limit(max_restarts, restart_window_s)
         timeout_s = checked_seconds("launch_timeout_s", launch_timeout_s)

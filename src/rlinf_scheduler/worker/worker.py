@@ -70,6 +70,9 @@ class Worker(Routed):
         group = Policy.create_group(hidden_size=64).launch(cluster, placement_strategy=strategy)
         actions = group.act(observation).wait()     # one result a rank, in rank order
 
+    A class may have `on_resize(self, old, new)`, which every rank of `old` runs among its calls when the group grows or
+    shrinks; one whose ranks run collectives must. `old` and `new` are `GroupMembers`; see `WorkerGroup.grow`.
+
     Everything below may be used from the first line of `__init__` on. Constructed outside a launched process, a
     worker is rank 0 of 1 and can compute, but not communicate.
     """
