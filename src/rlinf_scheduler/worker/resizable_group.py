@@ -196,6 +196,7 @@ class ResizableGroup(Supervision):
         if self._deaths.stopping:  # looked at afterwards: who stops the group looks at the ranks after that
             raise unwanted
         for rank in ranks:  # first: who is told of the members calls them
+            self._pending.forget(rank.address.rank)
             self._tell(rank.address.rank)
         self._recipe.hardware = recipe.hardware
         self._take_resized(recipe.members, resize)
@@ -219,7 +220,6 @@ class ResizableGroup(Supervision):
     def _on_left(self, number: int) -> None:
         """A rank that leaves has ended."""
         self._resizing.on_gone(number)
-        self._pending.forget(number)
         self.ranks = {each: rank for each, rank in self.ranks.items() if each != number}
 
     # -- other threads ---------------------------------------------------------------------------
