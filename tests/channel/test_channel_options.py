@@ -12,7 +12,7 @@ from rlinf_scheduler.channel.channel import ChannelOptions
 from rlinf_scheduler.comm import Endpoint, Entry
 from rlinf_scheduler.errors import ChannelError
 
-OPTIONS = set(ChannelSpec.__struct_fields__) - {"name", "channel_id", "creator"}
+OPTIONS = set(ChannelSpec.__struct_fields__) - {"name", "channel_id", "creator", "producer_group"}
 AFFINITY = {"group_affinity", "group_rank_affinity"}
 
 

@@ -51,6 +51,7 @@ def test_a_head_that_is_gone_before_it_answers_a_look_is_seen_by_the_next_one(pl
         return []
 
     monkeypatch.setattr(lost_nodes.ray, "nodes", ask)
+    monkeypatch.setattr(lost_nodes, "draining_nodes", dict)
     monkeypatch.setattr(lost_nodes, "_LOOK_S", 0.2)
     with listening(lambda _: SETTINGS, wants=b"PRI * HTTP/2.0") as head:
         looks = NodeLooks("{}:{}".format(*head))

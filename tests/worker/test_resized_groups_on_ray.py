@@ -17,12 +17,13 @@ def held(job):
 
 @pytest.mark.ray
 def test_a_group_grows_onto_free_devices_and_gives_them_back(ray_cluster):
-    before = held(ray_cluster)
     with Member.create_group(7).launch(ray_cluster, PackedPlacementStrategy(0, 1), name="growing") as group:
         launched = held(ray_cluster)
         assert group.grow(2) == (2, 3)
         grown = held(ray_cluster)
-        assert len(grown) == len(launched) + 2 - len(before & (grown - launched))
+        new = {(each.node_rank, name) for each in group.placements[2:] for name in each.visible_accelerators}
+        assert len(new) == 2
+        assert grown == launched | new
         who = group.who().wait(60)
         assert [each[::2] for each in who] == [(0, 7), (1, 7), (2, 7), (3, 7)]
         births = {pid: birth_of(pid) for _, pid, _ in who[2:]}

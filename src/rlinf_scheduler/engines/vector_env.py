@@ -106,12 +106,11 @@ class VectorEnvWorker(Worker):
     ) -> None:
         super().__init__()
         self._spec, self._video, self._timeout_s = envs, video, timeout_s
-        self._num_wanted = 0
         if video is not None:
             self._check_video(video)
         self._questions = self.connect_channel(questions, timeout_s=timeout_s)
         self._trajectories = self.connect_channel(trajectories, timeout_s=timeout_s)
-        self._seed, self._num_stages = seed, stages
+        self._seed, self._num_stages, self._num_wanted = seed, stages, 0
         self._stages = self._make_share(self.members)
         self._sent: list[Any] = []
 
@@ -121,8 +120,8 @@ class VectorEnvWorker(Worker):
         if num_envs < size:
             raise ConfigError(f"{num_envs} environments are too few for {size} ranks")
         first, end = (num_envs * each // size for each in (place, place + 1))
-        num_anew = self.num_restarts + (members.epoch << 16)  # none begins with what it has begun with before
         stages = max(1, min(self._num_stages, end - first))
+        num_anew = self.num_restarts + (members.epoch << 16)  # none begins with what it has begun with before
         cuts = [first + stage * (end - first) // stages for stage in range(stages + 1)]
         return [
             SteppedEnvs(self.make_envs(part), part.start, seeds_of(self._seed, part, num_anew))

@@ -45,8 +45,7 @@ class WorkerGroup(core.WorkerGroup[T]):
         Raises:
             ClusterError: there is none of that name.
         """
-        there = current_session().directory.group_ranks()
-        if group_name not in there:
+        if group_name not in (there := current_session().directory.group_ranks()):
             raise ClusterError(f"there is no group '{group_name}'; there is {list_names(there)}")
         group: WorkerGroup[R] = sent_group(cls, group_name, worker_cls, {})
         return group
