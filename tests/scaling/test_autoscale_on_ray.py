@@ -1,5 +1,6 @@
 """A policy that grows and shrinks a group of real processes."""
 
+import re
 import time
 from queue import Empty, Queue
 
@@ -116,7 +117,16 @@ def test_devices_that_others_have_are_left_to_them(ray_cluster):
 def test_what_cannot_be_a_policy_is_told(ray_cluster):
     with pytest.raises(ClusterError, match="launched no group 'nobody'"):
         ray_cluster.autoscale("nobody", min=1, max=2)
+    channel = Channel.create("held-by-a-group")
     with launch(ray_cluster, Maker, "odd-maker", 0):
+        text = (
+            "this process has launched no group 'odd-makr'; there are 'odd-maker'; did you mean 'odd-maker'?"
+        )
+        with pytest.raises(ClusterError, match=re.escape(text)):
+            ray_cluster.autoscale("odd-makr", min=1, max=2)
+        with pytest.raises(ClusterError, match="launched no group 'Channels'"):
+            ray_cluster.lend("odd-maker", to="Channels")
+        channel.close()
         with pytest.raises(ConfigError, match=r"by='queue_waits': .*queue_wait"):
             ray_cluster.autoscale("odd-maker", min=1, max=2, by="queue_waits")
         with pytest.raises(ConfigError, match="max=1 is less than min=2"):

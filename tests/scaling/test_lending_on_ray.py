@@ -42,6 +42,8 @@ def test_devices_are_lent_for_a_block_and_given_back_at_its_end(ray_cluster, len
     assert borrower.ranks == (0,), "a plan changes nothing"
     with loan:
         assert loan.ranks == (1, 2)
+        with pytest.raises(ConfigError, match="this loan is on already: 'borrower' has ranks 1-2 by it"):
+            loan.__enter__()
         assert borrower.devices().wait(DEADLINE_S) == ["2", "0", "1"]
     assert borrower.ranks == (0,)
     with pytest.raises(ValueError, match="of the block"), loan:

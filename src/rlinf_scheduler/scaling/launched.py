@@ -7,7 +7,7 @@ from typing import Any
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ClusterError, PlacementError, SchedulerError
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.wording import list_names
+from rlinf_scheduler.wording import did_you_mean, list_names
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.supervision import groups_of
@@ -30,10 +30,13 @@ def launched_group(session: Session, group: WorkerGroup[Any] | str) -> WorkerGro
                 f"this is a view of some of the ranks of '{whole.name}': give the group itself"
             )
         return whole
-    there = {each.name: each for each in list(groups_of(session))}
+    # The processes of channels are groups of the library's own, which end as no user's can.
+    there = {each.name: each for each in list(groups_of(session)) if each.on_failure != "end"}
     if not isinstance(group, str) or group not in there:
-        problem = f"this process has launched no group {group!r}; {list_names(there) or 'none'} it has"
-        raise ClusterError(problem)
+        names = sorted(there)
+        listed = f"there are {list_names(names)}" if names else "it has none"
+        problem = f"this process has launched no group {group!r}; {listed}"
+        raise ClusterError("; ".join(filter(None, [problem, did_you_mean(str(group), names)])))
     done: Promise[GroupCalls[Any]] = Promise()
     done.set_result(there[group])
     return WorkerGroup(group, Worker, len(there[group].ranks), done)

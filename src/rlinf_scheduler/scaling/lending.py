@@ -16,7 +16,7 @@ from rlinf_scheduler.scaling.launched import has_ended
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.weights import published_weights
-from rlinf_scheduler.wording import list_names, size_text, text_table
+from rlinf_scheduler.wording import ranges_text, size_text, text_table
 from rlinf_scheduler.worker.group import WorkerGroup
 
 _log = logging.getLogger(__name__)
@@ -53,12 +53,12 @@ class LoanPlan:
             used = [device.memory_used_bytes for device in known if device is not None]
             memory = size_text(sum(size or 0 for size in used)) if used and None not in used else "not known"
             rows.append((str(each.node_rank), ", ".join(map(str, each.devices)), lenders, memory))
-        fetched = [f"{name} ({size_text(size)})" for name, size in self.weights.items()]
+        fetched = [f"'{name}' ({size_text(size)})" for name, size in self.weights.items()]
         return "\n".join(
             [
                 f"{len(self.ranks)} further of '{self.borrower}' on devices of '{self.lender}':",
                 *text_table(rows, right=(0,)),
-                f"weights that each may fetch: {list_names(fetched) or 'none are published'}",
+                f"weights that each may fetch: {', '.join(fetched) or 'none are published'}",
                 f"'{self.lender}' has to leave the memory: device_lock(offload=...) moves it to the host and back",
             ]
         )
@@ -137,7 +137,8 @@ class Loan:
 
     def __enter__(self) -> Self:
         if self.ranks:
-            raise ConfigError(f"'{self._borrower.name}' has these devices already")
+            has = f"'{self._borrower.name}' has ranks {ranges_text(self.ranks)} by it"
+            raise ConfigError(f"this loan is on already: {has}")
         before, lent = self._borrower.members, self._lent(self._num_workers)
         placement = borrowed_placement(lent, self._borrower.placements, self._topology())
         self._loans.there.add(self)
