@@ -209,3 +209,19 @@ class Exchanging(Worker):
         into = {f"layer.{rank}": np.zeros(4, np.int64) for rank in ranks}
         self.fetch_weights("policy", into, version, timeout_s=DEADLINE_S)
         return [values[0] for values in into.values()]
+
+
+class Eager(Member):
+    """Takes its part of a step as it starts; one rank fails then."""
+
+    def __init__(self, channel, fails):
+        super().__init__()
+        self.shard = channel.shard(self.rank, self.members, batch_items=4)
+        self.taken = [*self.shard.next_batch(DEADLINE_S)]
+        if self.rank == fails:
+            raise ValueError(f"rank {self.rank} is not wanted")
+
+    def take(self, steps):
+        for _ in range(steps):
+            self.taken += self.shard.next_batch(DEADLINE_S)
+        return self.taken

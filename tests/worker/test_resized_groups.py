@@ -8,10 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from resized_workers import Member
+from resized_workers import Eager, Member
 
 from alarms import alarms
-from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, PackedPlacementStrategy
+from rlinf.scheduler import (
+    Channel,
+    FlexiblePlacementStrategy,
+    NodePlacementStrategy,
+    PackedPlacementStrategy,
+)
 from rlinf_scheduler.errors import ConfigError, LaunchError, PlacementError, ResizeError, WorkerDied
 from rlinf_scheduler.events import GroupResized, RankDrained, WorkerLost
 from rlinf_scheduler.observe.why import why
@@ -276,6 +281,21 @@ def test_what_makes_no_sense_changes_nothing(forked_job):
         with pytest.raises(PlacementError, match="this is a view of some"):
             refused()
     assert group.members.epoch == 0
+
+
+def test_nothing_is_kept_for_a_rank_that_took_work_and_whose_start_failed_then(forked_job):
+    channel = Channel.create("kept-for-nobody")
+    for number in range(16):
+        channel.put(number)
+    group = Eager.create_group(channel, 2).launch(forked_job, TWO, name="eager")
+    with pytest.raises(LaunchError, match="rank 2 is not wanted"):
+        group.grow(1)
+    assert (group.ranks, group.known().wait(60)) == ((0, 1), [((0, 1), 2)] * 2)
+    # One step was divided among three; what was of the third is in the next ones.
+    assert {item for part in group.take(3).wait(60) for item in part} == {*range(15)}
+    for number in range(16, 20):
+        channel.put(number)
+    assert group.grow(1) == (3,)
 
 
 def test_who_has_no_turn_in_time_is_told_so_and_nothing_changes(forked_job):

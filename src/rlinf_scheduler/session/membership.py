@@ -48,7 +48,7 @@ class GroupMembers(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         group: its name.
         ranks: their numbers, ascending; after ranks have left there are gaps.
-        epoch: how often the group was resized.
+        epoch: greater each time that the group was resized, or that a growth has failed.
         master_address: where the first of them is: MASTER_ADDR of a rendezvous of these ranks.
         master_port: its port there, another one in each epoch: MASTER_PORT.
         launched_ns: when the group was launched, or all of it anew; another one of that name is later.

@@ -205,13 +205,21 @@ class ResizableGroup(Supervision):
             if self._is_lost(rank.endpoint):
                 self._on_rank_lost(rank)
 
-    def _take_resized(self, after: GroupMembers, resize: WantedResize) -> None:
-        before = self.members
+    def _become(self, after: GroupMembers, why: str) -> None:
         self._recipe.members = self._resizing.commit(after)
-        self._take_members(after, resize.operation)
+        self._take_members(after, why)
         about = {WORLD_SIZE: after.world_size, RANKS: list(after.ranks), EPOCH: after.epoch}
         entry = Entry(group_entry(self.name), self.session.messenger.endpoint, about)
         self.session.directory.register_async(entry, again=True)
+
+    def _stay(self, before: GroupMembers, unwanted: GroupMembers, why: str) -> None:
+        """Be newer than what ranks may have said already that were to join, so that nothing is kept for them."""
+        if self.members == before and not self._deaths.stopping:
+            self._become(structs.replace(before, epoch=unwanted.epoch + 1), why)
+
+    def _take_resized(self, after: GroupMembers, resize: WantedResize) -> None:
+        before = self.members
+        self._become(after, resize.operation)
         took_s = time.monotonic() - resize.began
         event = GroupResized(self.name, before.ranks, after.ranks, after.epoch, took_s, resize.operation)
         self.session.bus.emit(event)
@@ -322,6 +330,8 @@ class ResizableGroup(Supervision):
             if self._num_anew > num_anew and not resize.given_up.done() and resize.left_s():
                 return False
             if not following:
+                self._decide(partial(self._stay, before, ways.after, resize.operation))
+                self.session.members.tell(self.members).wait(_HEARD_S)
                 raise
             raise self._apart(resize, before, following, error) from error
         self.session.members.tell(self.members).wait(_HEARD_S)
