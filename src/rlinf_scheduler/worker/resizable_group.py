@@ -15,6 +15,7 @@ from rlinf_scheduler.comm import RequestFuture, encode
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, WORLD_SIZE, Entry
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.errors import CommError, ResizeError, WorkerDied
 from rlinf_scheduler.events import GroupResized, RankDrained
@@ -531,7 +532,7 @@ class ResizableGroup(Supervision):
             self._end_by_force(rank)
             self._release(rank)
             took_s = time.monotonic() - began
-            forced = not rank.came_to_its_end
+            forced = bool(rank.ended_by) or not self._left_in_order(rank)
             self.session.bus.emit(RankDrained(self.name, rank.address.rank, took_s, forced))
         if problem is not None:
             raise problem
@@ -567,6 +568,12 @@ class ResizableGroup(Supervision):
         self.session.directory.give_up_async(name, why)
         if rank.endpoint is not None:
             self.session.messenger.notify(rank.endpoint, protocol.DRAIN, protocol.Drain(why, left_s))
+
+    def _left_in_order(self, rank: LaunchedRank) -> bool:
+        """Whether a rank that is gone had finished; Ray may not say so of one whose node ends with its last rank."""
+        process_id = "" if rank.endpoint is None else rank.endpoint.process_id
+        lost = self.session.messenger.peers.lost.get(process_id)
+        return rank.came_to_its_end or (lost is not None and lost.loss is Loss.LEFT)
 
     def _ends_of(self, leaving: Sequence[LaunchedRank]) -> list[Promise[Any]]:
         """What is done when each of these ranks has ended; on the I/O thread."""
