@@ -10,6 +10,8 @@ from scaled_workers import Maker, Taker
 from rlinf.scheduler import Channel, FlexiblePlacementStrategy, ScalingOptions
 from rlinf.scheduler.errors import ClusterError, ConfigError, PlacementError
 from rlinf_scheduler.events import Autoscaled
+from rlinf_scheduler.planning.scaling import ScalingPolicy
+from rlinf_scheduler.scaling.autoscale import Autoscale
 
 pytestmark = pytest.mark.ray
 DEADLINE_S = 90.0
@@ -113,6 +115,30 @@ def test_devices_that_others_have_are_left_to_them(ray_cluster):
     assert decision.reason.startswith("it was to grow to 2, and cannot: ")
     held = decision.reason.partition("; accelerators are held by ")[2]
     assert "'rest'" in held  # and, beside other tests, by theirs
+
+
+class Raising(ScalingPolicy):
+    """Fails at each sample."""
+
+    def __init__(self):
+        super().__init__(1, 2, FAST)
+        self.tried = Queue()
+
+    def decide(self, sample, size):
+        self.tried.put(size)
+        raise AttributeError("no such figure")
+
+
+def test_what_raises_in_the_thread_of_a_policy_is_told_and_does_not_end_it(ray_cluster, caplog):
+    with launch(ray_cluster, Maker, "unlucky-maker", 0) as maker:
+        raising = Raising()
+        policy = Autoscale(ray_cluster.session, maker, raising, by="queue_wait", dry_run=False, on_grow=None)
+        for _ in range(2):  # the second time, the first has been told
+            assert raising.tried.get(timeout=DEADLINE_S) == 1
+        policy.stop()
+    told = [each for each in caplog.records if "the policy of 'unlucky-maker'" in each.message]
+    assert "no such figure" in told[0].message
+    assert told[0].exc_info[0] is AttributeError
 
 
 def test_what_cannot_be_a_policy_is_told(ray_cluster):

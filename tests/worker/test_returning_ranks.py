@@ -163,11 +163,11 @@ def test_devices_on_a_node_that_is_lost_as_well_go_back(forked_job, monkeypatch)
     def reserve(group, _devices, _wait_s):
         watch.lose("second", "its raylet ended")
         wait_until(lambda: 1 in watch.states.lost)
-        return lambda: given_back.put(group)
+        return lambda devices: given_back.put((group, devices))
 
     monkeypatch.setattr(forked_job.processes, "reserve", reserve)
     watch.lose("first", "its raylet ended")
-    assert given_back.get(timeout=60) == "unlucky"
+    assert given_back.get(timeout=60) == ("unlucky", {("second", "4")})
 
 
 def test_streams_and_scattered_calls_wait_for_the_successor_too(forked_job):
