@@ -1,5 +1,6 @@
 """Workers of the tests about groups that grow and shrink; a module of their own, for workers import them by name."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -112,6 +113,7 @@ class Collective(Worker):
         super().__init__()
         self.stuck = stuck
         self.seen = []
+        self.let_go = threading.Event()
         if self.rank >= dies_from and not self.num_restarts:
             os.kill(os.getpid(), signal.SIGKILL)
         self.meet()
@@ -147,6 +149,14 @@ class Collective(Worker):
     def followed(self):
         return self.seen
 
+    def hold(self):
+        """Until somebody calls `release`."""
+        assert self.let_go.wait(DEADLINE_S)
+        return self.rank
+
+    async def release(self):
+        self.let_go.set()
+
     def pid(self):
         return os.getpid()
 
@@ -165,6 +175,13 @@ class Follower(Member):
 
     async def on_resize(self, old, new):
         self.followed = (old.ranks, new.ranks, current_session().fact(GroupMembership).members.ranks)
+        if hasattr(self, "leaving"):
+            self.leaving.set_result(self.draining)
+
+    async def leaves(self):
+        """Whether it knows that it leaves, when it follows."""
+        self.leaving = asyncio.get_running_loop().create_future()
+        return await self.leaving
 
     def told(self):
         return getattr(self, "followed", None)

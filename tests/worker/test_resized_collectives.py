@@ -75,6 +75,37 @@ def test_after_a_shrinkage_that_failed_those_that_stay_come_back(forked_job):
     wait_until(lambda: forked_job.living == 1)
 
 
+@pytest.mark.parametrize("resize", [lambda g: g.grow(1, timeout_s=6), lambda g: g.shrink(1, drain_s=2)])
+def test_ranks_that_are_busy_are_not_resized_and_go_on(forked_job, resize):
+    group = launch(forked_job, "busy", on_failure="fail")
+    held = group.hold()
+    with pytest.raises(ResizeError, match="nothing has changed, as no rank has begun on_resize") as raised:
+        resize(group)
+    assert "ended" not in str(raised.value)
+    group.release().wait(60)
+    assert held.wait(60) == [0, 1]
+    assert (group.members.ranks, group.members.epoch) == ((0, 1), 0)
+    assert totals(group) == [(1.0, 0, 2), (1.0, 1, 2)]
+    assert group.followed().wait(60) == [[], []]
+    wait_until(lambda: forked_job.living == 2)
+
+
+@pytest.mark.parametrize("resize", ["grow", "shrink"])
+def test_what_on_resize_raises_is_told(forked_job, resize):
+    group = launch(forked_job, "raising", 1 << 30, "raises")
+    with pytest.raises(ResizeError, match=r"they have been ended: .* raised in on_resize\(\)") as raised:
+        getattr(group, resize)(1)
+    assert "ValueError: it does not follow" in str(raised.value)
+    assert "on_resize() still" not in str(raised.value)
+
+
+def test_a_rank_that_leaves_knows_it_as_it_follows(forked_job):
+    group = launch(forked_job, "leaving", kind=Follower, on_failure="fail")
+    leaves = group.leaves()
+    assert group.shrink(1) == (1,)
+    assert leaves.wait(60) == [False, True]
+
+
 def test_a_rank_that_dies_as_it_joins_ends_the_growth_and_the_others_come_back(forked_job):
     group = launch(forked_job, "joins", 1 << 30, "", 2)
     with pytest.raises(ResizeError, match="rank 2 died"):

@@ -354,8 +354,11 @@ class Hosting:
         place, members = self.session.fact(GroupMembership), resized[-1] if resized else None
         if place is None or not isinstance(members, GroupMembers):
             return
-        is_ours = members.group == place.group and place.rank in members
-        if is_ours and members.version > place.members.version:
+        if members.group != place.group or members.version <= place.members.version:
+            return
+        if place.rank not in members:
+            self.session.service(Draining).leaves = True
+        else:
             self.session.provide(GroupMembership, place._replace(members=members))
             os.environ.update(members.environment_of(place.rank))
 

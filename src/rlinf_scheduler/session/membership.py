@@ -361,16 +361,19 @@ class Draining:
 
     Attributes:
         began: done when that is so, with why.
+        leaves: its rank is no member any more: known where it follows that, before it is to take no more.
     """
 
     def __init__(self, session: Any) -> None:
         self.began: Promise[str] = Promise()
+        self.leaves = False
         self._now = session.messenger.now
         self._until = 0.0
 
     def begin(self, why: str, left_s: float) -> None:
         """Take no more work; the process is ended by force in so many seconds."""
         self._until = self._now() + left_s
+        self.leaves = True
         self.began.set_result(why)
 
     @property

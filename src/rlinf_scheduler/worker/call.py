@@ -339,6 +339,12 @@ class Call:
         """Whether some rank may have begun it."""
         return any(at and not self._never_left(index) for index, at in enumerate(self.sent_at))
 
+    @property
+    def begun(self) -> list[WorkerAddress]:
+        """The ranks that have begun it, or may have; who never does says so once it is cancelled."""
+        ends = zip(self.addresses, self.outcomes, self.durations, strict=True)
+        return [address for address, end, took in ends if end is None or took]
+
     def begin_anew(self) -> bool:
         """Have it begun again by all of its ranks, when these have other processes; whether that is wanted."""
         over = self.settled.done() or self._is_cancelled

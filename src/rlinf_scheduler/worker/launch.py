@@ -67,6 +67,8 @@ from rlinf_scheduler.worker.processes import (
 from rlinf_scheduler.worker.progress import Standing, shown_while_slow
 from rlinf_scheduler.worker.supervision import LaunchedGroups
 
+# What a launch ends with that nobody wants any more.
+GIVEN_UP = "it was ended, or the process that launches it leaves the job"
 _WAITING = "waiting"
 _WAITS = {
     _WAITING: "waiting for its turn to start, as others start on its machine",
@@ -406,8 +408,7 @@ class _Launch:
 
     def abort(self) -> None:
         """Nobody wants it any more."""
-        why = "it was ended, or the process that launches it leaves the job"
-        self._fail(LaunchError(self._name, why))
+        self._fail(LaunchError(self._name, GIVEN_UP))
 
     def _fail(self, error: SchedulerError) -> None:
         self._error = self._error or error

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import RequestFuture, encode
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, WORLD_SIZE, Entry
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
-from rlinf_scheduler.errors import CommError, ResizeError, WorkerDied
+from rlinf_scheduler.errors import CommError, LaunchError, ResizeError, WorkerDied
 from rlinf_scheduler.events import GroupResized, RankDrained
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import group_entry, job_topology
@@ -29,7 +30,7 @@ from rlinf_scheduler.session.membership import Death, GroupMembers
 from rlinf_scheduler.wording import seconds_text
 from rlinf_scheduler.worker.call import Call
 from rlinf_scheduler.worker.group_calls import TERMINATED
-from rlinf_scheduler.worker.launch import Recipe, start_ranks
+from rlinf_scheduler.worker.launch import GIVEN_UP, Recipe, start_ranks
 from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.order import Growth, Shrinkage
 from rlinf_scheduler.worker.processes import LaunchedRank, device_names
@@ -323,8 +324,13 @@ class ResizableGroup(Supervision):
 
         resize.waits_for, resize.peers = "ranks that start", tuple(f"{self.name}:{each}" for each in numbers)
         try:
-            ranks += start_ranks(self.session, placements, recipe, start, on_assigned=meet)
-            self._wait_followed(resize, following)
+            try:
+                ranks += start_ranks(self.session, placements, recipe, start, on_assigned=meet)
+            except LaunchError as error:
+                if error.problem == GIVEN_UP and any(call.failed for call in following):
+                    self._wait_followed(resize, following, ways.after)  # which says why
+                raise
+            self._wait_followed(resize, following, ways.after)
             self._decide(partial(self._commit_growth, recipe, ranks, resize))
         except BaseException as error:
             self._end_unwanted(ranks)
@@ -334,10 +340,11 @@ class ResizableGroup(Supervision):
                 self._decide(partial(self._stay, before, ways.after, resize.operation))
                 self.session.members.tell(self.members).wait(_HEARD_S)
                 raise
-            raise self._apart(resize, before, following, error) from error
+            raise self._given_up(resize, following, self._begun(following), error) from error
         self.session.members.tell(self.members).wait(_HEARD_S)
         if ways.follows and not ways.meets:
-            self._wait_followed(resize, self._call_on_resize(before.ranks, before, self.members))
+            calls = self._call_on_resize(before.ranks, before, self.members)
+            self._wait_followed(resize, calls, self.members)
         return True
 
     def _whole(self, resize: WantedResize) -> GroupMembers:
@@ -423,16 +430,16 @@ class ResizableGroup(Supervision):
         self.session.messenger.submit(ending(partial(self._start, call), call.fail))
         return [call]
 
-    def _wait_followed(self, resize: WantedResize, calls: Sequence[Call]) -> None:
+    def _wait_followed(self, resize: WantedResize, calls: Sequence[Call], after: GroupMembers) -> None:
         """Wait until all ranks have followed.
 
         Raises:
             ResizeError: one has not, at the deadline or as it raised.
         """
         for call in calls:
-            self._wait_for_call(resize, call)
+            self._wait_for_call(resize, call, after)
 
-    def _wait_for_call(self, resize: WantedResize, call: Call) -> None:
+    def _wait_for_call(self, resize: WantedResize, call: Call, after: GroupMembers) -> None:
         resize.peers = tuple(map(str, call.addresses))
         resize.waits_for = "on_resize() of its ranks"
         # Who waits for it may give it up; what they have begun goes on.
@@ -442,22 +449,46 @@ class ResizableGroup(Supervision):
                 self.name, f"{resize.operation}: {late}; its members are {self.members.in_words}"
             )
         failure = GroupResult(call, partial(self.reason_of_death, call)).failure()
-        has_left = isinstance(failure, WorkerDied) and failure.rank in self.left
+        has_left = isinstance(failure, WorkerDied) and failure.rank not in after
         if failure is not None and not has_left:
             now = f"its members are {self.members.in_words}"
             raise ResizeError(self.name, f"{resize.operation}: {now}, and: {failure}") from failure
 
-    def _apart(
-        self, resize: WantedResize, members: GroupMembers, calls: Sequence[Call], error: BaseException
+    def _begun(self, calls: Sequence[Call]) -> list[WorkerAddress]:
+        """The ranks that have begun to follow, once the others never will."""
+        asked = self._decide(partial(self._cancel, calls))
+        until = time.monotonic() + (0.0 if self._deaths.stopping else _PREPARED_S)
+        for answer in asked.values():
+            answer.wait(max(0.0, until - time.monotonic()))
+        return self._decide(lambda: [address for call in calls for address in call.begun])
+
+    def _cancel(self, calls: Sequence[Call]) -> dict[int, RequestFuture]:
+        """What is answered after those that have not begun them have said so."""
+        for call in calls:
+            call.cancel()
+        return self._ask_prepared(-1)
+
+    def _given_up(
+        self,
+        resize: WantedResize,
+        calls: Sequence[Call],
+        begun: Collection[WorkerAddress],
+        error: BaseException,
     ) -> ResizeError:
-        """Ranks that met others do so no more: end them, so that the group's `on_failure` decides."""
-        first, newline, more = str(error).partition("\n")
+        """Nobody follows any more; who has begun to meets nobody: end them all, so that `on_failure` decides."""
+        said = str(error)
+        for known in (f"group '{self.name}': ", f"{resize.operation}: "):
+            said = said.removeprefix(known)
+        if not begun:
+            waits = "no rank has begun on_resize(), which waits for the calls before it"
+            return ResizeError(self.name, f"{resize.operation}: nothing has changed, as {waits}: {said}")
         ends = [each for call in calls for each in zip(call.addresses, call.outcomes, strict=True)]
         late = [str(address) for address, end in ends if end is None]
         stuck = f"; in on_resize() still: {', '.join(late)}" if late else ""
-        why = f"{resize.operation} failed after its ranks had left their process group: {first}{stuck}"
-        self.session.messenger.submit(partial(self._end_members, members.ranks, why))
-        return ResizeError(self.name, f"{why}; they have been ended{newline}{more}")
+        why = f"{resize.operation} failed after on_resize() had begun{stuck}"
+        cause = said.partition("\n")[0].rstrip(":")
+        self.session.messenger.submit(partial(self._end_members, self.members.ranks, f"{why}: {cause}"))
+        return ResizeError(self.name, f"{why}; they have been ended: {said}")
 
     def _end_members(self, numbers: Sequence[int], why: str) -> None:
         for rank in [self.ranks[number] for number in numbers if number in self.members]:
@@ -504,19 +535,12 @@ class ResizableGroup(Supervision):
             self._kill(rank)
 
     def _shrink(self, resize: WantedResize, shrinkage: Shrinkage) -> tuple[int, ...]:
-        leaving: list[LaunchedRank] = []
-        while not leaving:  # until its ranks do not come back together meanwhile
-            before = self._whole(resize)
-            numbers = self._decide(partial(self._resizing.leavers, shrinkage.num_workers, shrinkage.ranks))
-            ways = self._prepared(resize, self._resizing.without_ranks(numbers))
-            leaving = self._decide(partial(self._commit_shrinkage, ways.after, numbers, resize))
-        self.session.members.tell(self.members).wait(_HEARD_S)
         if not shrinkage.in_all:
             resize.began = time.monotonic()
-        began = resize.began
-        problem: ResizeError | None = None
-        if ways.follows:
-            problem = self._followed_by_few(resize, ways, numbers, before)
+        while (shrunk := self._shrunk(resize, shrinkage)) is None:
+            _log.warning("%s of '%s' begins again: its ranks come back", resize.operation, self.name)
+        leaving, problem = shrunk
+        numbers, began = tuple(rank.address.rank for rank in leaving), resize.began
         for rank in leaving:
             self._drain(rank, resize.left_s())
         resize.waits_for, resize.peers = "what they have", self._names(numbers)
@@ -538,30 +562,59 @@ class ResizableGroup(Supervision):
             raise problem
         return numbers
 
+    def _shrunk(
+        self, resize: WantedResize, shrinkage: Shrinkage
+    ) -> tuple[list[LaunchedRank], ResizeError | None] | None:
+        """The ranks that leave, and what following failed with; None if all of them came back together meanwhile."""
+        before, num_anew = self._whole(resize), self._num_anew
+        numbers = self._decide(partial(self._resizing.leavers, shrinkage.num_workers, shrinkage.ranks))
+        ways = self._prepared(resize, self._resizing.without_ranks(numbers))
+        problem: ResizeError | None = None
+        calls: list[Call] = []
+        begun: list[WorkerAddress] = []
+        if ways.meets:  # first: as long as none has begun it, nothing has changed
+            calls, problem = self._followed_by_few(resize, numbers, before, ways.after)
+            begun = self._begun(calls) if problem is not None else []
+            if problem is not None and not begun and self._num_anew == num_anew:
+                raise self._given_up(resize, calls, begun, problem)
+        leaving = self._decide(partial(self._commit_shrinkage, ways.after, numbers, resize, num_anew))
+        if not leaving:
+            if problem is not None and not resize.left_s():
+                raise problem
+            return None
+        if problem is not None:
+            problem = self._given_up(resize, calls, begun, problem)
+        self.session.members.tell(self.members).wait(_HEARD_S)
+        if not ways.meets and not shrinkage.in_all:
+            resize.began = time.monotonic()
+        if ways.follows and not ways.meets:
+            _, problem = self._followed_by_few(resize, numbers, before, self.members)
+        return leaving, problem
+
     def _commit_shrinkage(
-        self, after: GroupMembers, numbers: Sequence[int], resize: WantedResize
+        self, after: GroupMembers, numbers: Sequence[int], resize: WantedResize, num_anew: int
     ) -> list[LaunchedRank]:
-        """The group has fewer ranks; those that leave, none while all of them are about to come back together."""
-        if self._away_together() is not None:
+        """The group has fewer ranks; those that leave, none where all of them come back together, or have."""
+        if self._away_together() is not None or self._num_anew > num_anew:
             return []
         leaving = [self.ranks[number] for number in numbers]
         self._take_resized(after, resize)
         return leaving
 
     def _followed_by_few(
-        self, resize: WantedResize, ways: _Ways, numbers: Sequence[int], before: GroupMembers
-    ) -> ResizeError | None:
+        self, resize: WantedResize, numbers: Sequence[int], before: GroupMembers, after: GroupMembers
+    ) -> tuple[list[Call], ResizeError | None]:
         """Have those that stay meet without those that leave; what that failed with."""
         calls = [
             call
-            for ranks in (self.members.ranks, numbers)  # the end of one that leaves means nothing to others
-            for call in self._call_on_resize(ranks, before, self.members)
+            for ranks in (after.ranks, numbers)  # the end of one that leaves means nothing to others
+            for call in self._call_on_resize(ranks, before, after)
         ]
         try:
-            self._wait_followed(resize, calls)
+            self._wait_followed(resize, calls, after)
         except ResizeError as error:
-            return self._apart(resize, self.members, calls, error) if ways.meets else error
-        return None
+            return calls, error
+        return calls, None
 
     def _drain(self, rank: LaunchedRank, left_s: float) -> None:
         name, why = str(rank.address), self.left[rank.address.rank]

@@ -227,7 +227,8 @@ class Worker(Routed):
     @Live
     def draining(self) -> bool:
         """Whether this rank leaves its group: what it has is to be finished, and no more work begun."""
-        return _draining_left_s(self) is not None
+        session = self._rlinf_session
+        return session is not None and session.service(Draining).leaves
 
     @Live
     def draining_left_s(self) -> float | None:
