@@ -1,6 +1,5 @@
 """A policy that grows and shrinks a group of real processes."""
 
-import re
 import time
 from queue import Empty, Queue
 
@@ -146,11 +145,11 @@ def test_what_cannot_be_a_policy_is_told(ray_cluster):
         ray_cluster.autoscale("nobody", min=1, max=2)
     channel = Channel.create("held-by-a-group")
     with launch(ray_cluster, Maker, "odd-maker", 0):
-        text = (
-            "this process has launched no group 'odd-makr'; there are 'odd-maker'; did you mean 'odd-maker'?"
-        )
-        with pytest.raises(ClusterError, match=re.escape(text)):
+        with pytest.raises(ClusterError, match="launched no group 'odd-makr'") as caught:
             ray_cluster.autoscale("odd-makr", min=1, max=2)
+        assert "'odd-maker'" in str(caught.value)
+        assert "'Channels'" not in str(caught.value)
+        assert str(caught.value).endswith("did you mean 'odd-maker'?")
         with pytest.raises(ClusterError, match="launched no group 'Channels'"):
             ray_cluster.lend("odd-maker", to="Channels")
         channel.close()
