@@ -43,10 +43,9 @@ def test_nobody_asks_ray_while_its_head_does_not_answer(places, monkeypatch):
 
 
 def test_a_head_that_is_gone_before_it_answers_a_look_is_seen_by_the_next_one(places, monkeypatch):
-    dies, asked = threading.Event(), []
+    dies, questions = threading.Event(), []
 
     def ask():
-        asked.append(threading.current_thread())
         dies.wait(60)
         return []
 
@@ -60,15 +59,16 @@ def test_a_head_that_is_gone_before_it_answers_a_look_is_seen_by_the_next_one(pl
             seen = looks(["answers", "ended"])
             assert seen.gone == {"ended": "its raylet ended"}
             assert set(seen.answering) == {"answers", HEAD}
+            questions.append(looks._asked)
     looks.address = "{}:{}".format(*places["ended"])
     assert set(looks([]).refusing) == {HEAD}
-    assert len(asked) == 1, "one question at a time"
+    assert questions == [looks._asked] * 2, "one question at a time"
     dies.set()
-    asked[0].join(60)
+    questions[0].result(60)
     with listening(lambda _: SETTINGS, wants=b"PRI * HTTP/2.0") as head:
         looks.address = "{}:{}".format(*head)
         assert looks(["answers"]).gone == {"answers": "Ray does not know it any more"}
-    assert len(asked) == 2
+    assert looks._asked is not questions[0]
 
 
 def test_what_is_gone_is_told_by_rays_list_or_sooner_by_the_raylets(places):

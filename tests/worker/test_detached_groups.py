@@ -261,7 +261,7 @@ def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, m
     busy.set_result(None)
     thread.join(60)
     assert isinstance(errors[0], CancelledError)
-    wait_until(lambda: names(kept) == set())
+    wait_until(lambda: names(kept) == set() and "stuck" not in driver.session.directory.group_sizes())
     launch(driver, "stuck", placement=ONE)
 
 
