@@ -105,7 +105,7 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank's group has to know to be resized.
+    """A rank's answer to whether its group may be resized.
 
     Attributes:
         meets: `torch.distributed` is initialized there: the ranks have met.

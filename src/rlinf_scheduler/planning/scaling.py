@@ -83,7 +83,7 @@ def check_number(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """What is to become of a group.
+    """A decision about a group's size.
 
     Attributes:
         at: when it was decided, on the clock of the samples.
@@ -98,7 +98,7 @@ class ScalingDecision:
 
     @property
     def action(self) -> Literal["grow", "shrink", "stay"]:
-        """What is to be done."""
+        """Grow, shrink or stay."""
         return "stay" if self.after == self.before else "grow" if self.after > self.before else "shrink"
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class ScalingPolicy:
         self._changed_at: float | None = None
 
     def decide(self, sample: ScalingSample, size: int) -> ScalingDecision:
-        """What is to become of a group of so many ranks; what is decided counts as done.
+        """Decide about a group of so many ranks; the decision counts as carried out.
 
         Samples come in the order of their times.
         """

@@ -46,7 +46,7 @@ def has_ended(group: WorkerGroup[Any]) -> bool:
     """Whether a group has ended, is being ended, or was never there."""
     try:
         return group.health()[0].state == "ended"
-    except KeyError:  # that rank has just left
+    except (KeyError, PlacementError):  # that rank has just left
         return False
     except SchedulerError:  # its launch has failed
         return True
