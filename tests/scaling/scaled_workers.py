@@ -20,6 +20,10 @@ class Maker(Worker):
             made += 1
         return made
 
+    def make_one(self, channel):
+        """A single item, at once."""
+        Channel.connect(channel).put((self.rank, 0), timeout_s=60)
+
     def devices(self):
         """Those it sees."""
         return os.environ["CUDA_VISIBLE_DEVICES"]

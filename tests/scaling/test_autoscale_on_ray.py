@@ -70,6 +70,23 @@ def test_a_group_that_is_waited_for_grows_and_one_that_is_not_shrinks(ray_cluste
         channel.close()
 
 
+def test_one_wait_that_goes_on_is_seen_while_it_lasts(ray_cluster, heard):
+    channel = Channel.create("scarce-items")
+    with (
+        launch(ray_cluster, Maker, "slow-maker", 0) as maker,
+        launch(ray_cluster, Taker, "patient-taker", 1) as taker,
+    ):
+        maker.make_one("scarce-items").wait(DEADLINE_S)
+        hungry = taker.take("scarce-items", 0.0, 2)
+        ray_cluster.autoscale("slow-maker", min=1, max=2, options=FAST)
+        grown = heard_of(heard, Autoscaled, "slow-maker")
+        assert (grown.before, grown.after) == (1, 2)
+        assert not hungry.done()
+        maker.execute_on(0).make_one("scarce-items").wait(DEADLINE_S)
+        assert hungry.wait(DEADLINE_S) == [2]
+        channel.close()
+
+
 def test_a_dry_run_changes_nothing_and_says_what_it_would(ray_cluster, heard):
     with launch(ray_cluster, Maker, "dry-maker", 0) as maker:
         policy = ray_cluster.autoscale(maker, min=2, max=4, options=FAST, dry_run=True)

@@ -1,10 +1,17 @@
 """How much a group is waited for and has to spare, read off what the processes of a job say."""
 
-import pytest
+from functools import partial
 
+import pytest
+from msgspec.structs import replace
+
+from rlinf_scheduler.comm.waits import CHANNEL, RESULT, Wait
+from rlinf_scheduler.observe.graph import graph_of
+from rlinf_scheduler.observe.process_stats import Activity, JobActivity
 from rlinf_scheduler.observe.time_service import JobTimes
 from rlinf_scheduler.observe.time_sheets import CallSum, TimeSheet, WaitSum
 from rlinf_scheduler.planning.scaling import ScalingSample
+from rlinf_scheduler.queueing.stats import ChannelStats, QueueDepth, QueueStats, QueueUser
 from rlinf_scheduler.scaling.measures import sample_between, times_so_far
 
 
@@ -55,11 +62,11 @@ def test_ranks_that_come_and_that_have_gone_are_looked_at_for_as_long_as_they_li
     assert sample_between(*so_far, "rollout").spare == pytest.approx(0.0)
 
 
-def sampled(*looks):
+def sampled(*looks, by="queue_wait", graph=None):
     """What is seen of 'rollout' between the last two of some looks."""
     before, so_far = None, None
     for look in looks:
-        before, so_far = so_far, times_so_far(look, "rollout", "queue_wait", so_far)
+        before, so_far = so_far, times_so_far(look, "rollout", by, so_far, graph)
     return sample_between(before, so_far, "rollout")
 
 
@@ -98,3 +105,66 @@ def test_a_call_that_waits_beside_one_that_works_leaves_nothing_to_spare():
     before = times(0.0, sheet("rollout:0", 0.0))
     after = times(10.0, sheet("rollout:0", 10.0, 20.0, ("channel", "actor:0", 10.0)))
     assert sampled(before, after).spare == pytest.approx(0.0)
+
+
+QUEUES = (
+    QueueStats(QueueDepth("default"), putters=(QueueUser("rollout:0", 9, 0.1),)),
+    QueueStats(QueueDepth("rewards"), putters=(QueueUser("env:0", 9, 0.1),)),
+)
+GRAPH = graph_of(
+    JobActivity(
+        (
+            Activity("Channels:0", 1, "node0", channels=(ChannelStats(name="items", shown=QUEUES),)),
+            *(Activity(name, 1, "node0") for name in ("rollout:0", "env:0")),
+        )
+    )
+)
+
+
+def get(queue, since_s):
+    return Wait(CHANNEL, "get('items')", since_s, None, ("Channels:0",), "items", queue, detail="get")
+
+
+def result(peer, since_s):
+    return Wait(RESULT, "rollout.make()", since_s, None, (peer,))
+
+
+def actor_that(lived_s, *open_waits, ended=()):
+    told = sheet("actor:0", lived_s, lived_s, *ended)
+    return replace(told, waiting=open_waits)
+
+
+@pytest.mark.parametrize(
+    ("by", "open_wait", "share"),
+    [
+        ("queue_wait", partial(get, "'default'"), 1.0),
+        ("queue_wait", partial(get, "'rewards'"), 0.0),
+        ("queue_wait", partial(result, "rollout:0"), 0.0),
+        ("result_wait", partial(result, "rollout:0"), 1.0),
+        ("result_wait", partial(result, "env:0"), 0.0),
+    ],
+)
+def test_a_wait_that_goes_on_counts_for_who_could_end_it(by, open_wait, share):
+    looks = [times(at, ROLLOUT[0], actor_that(at, open_wait(at - 60.0))) for at in (100.0, 105.0, 110.0)]
+    assert sampled(*looks, by=by, graph=GRAPH).waited_for == pytest.approx(share)
+    begun = (
+        times(100.0, ROLLOUT[0], actor_that(100.0)),
+        times(110.0, ROLLOUT[0], actor_that(110.0, open_wait(4.0))),
+    )
+    assert sampled(*begun, by=by, graph=GRAPH).waited_for == pytest.approx(0.4 * share)
+
+
+def test_what_counted_while_a_wait_went_on_does_not_count_again_when_it_ends():
+    looks = (
+        times(100.0, ROLLOUT[0], actor_that(100.0, get("'default'", 60.0))),
+        times(110.0, ROLLOUT[0], actor_that(110.0, ended=[waits(61.0)])),
+    )
+    assert sampled(*looks, graph=GRAPH).waited_for == pytest.approx(0.1)
+
+
+def test_a_wait_of_which_nothing_was_known_counts_for_the_time_between_two_looks_alone():
+    looks = (
+        times(100.0, ROLLOUT[0], actor_that(100.0)),
+        times(110.0, ROLLOUT[0], actor_that(110.0, ended=[waits(61.0)])),
+    )
+    assert sampled(*looks).waited_for == 1.0

@@ -264,6 +264,10 @@ class WaitGraph:
                 found.setdefault(end, []).append(process)
         return found
 
+    def ends_of(self, process: str, wait: Wait) -> Ends:
+        """What could end a wait of a process."""
+        return _by_links(self, process, wait) or _ENDS[wait.kind](self, process, wait)
+
     def waiting_for(self, process: str) -> list[str]:
         """Who waits for it."""
         return self._waiters.get(process, [])
@@ -357,7 +361,7 @@ def _blocked(graph: WaitGraph, process: str, stack: Stack, names: Mapping[str, s
     wait = stack.wait or Wait(OTHER, "")
     # A process that was stopped before it could say its name is known to others by its id.
     wait = structs.replace(wait, peers=tuple(names.get(peer, peer) for peer in wait.peers))
-    ends = _by_links(graph, process, wait) or _ENDS[wait.kind](graph, process, wait)
+    ends = graph.ends_of(process, wait)
     ends = replace(ends, processes=tuple(dict.fromkeys(ends.processes)))
     return Blocked(process, wait, ends, stack.thread)
 
@@ -367,7 +371,7 @@ def _blocked(graph: WaitGraph, process: str, stack: Stack, names: Mapping[str, s
 
 def _by_links(graph: WaitGraph, process: str, wait: Wait) -> Ends | None:
     """What is on its way over emulated links, if that is what a wait is for."""
-    own = graph.doing[process].links
+    own = graph.doing[process].links if process in graph.doing else ()
     # Of a message both ends wait: it was sent when it is there.
     there = ((peer, graph.doing[peer].links) for peer in wait.peers if peer in graph.doing)
     found = [

@@ -73,6 +73,7 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
         values: of calls that stream them: how many were made by each method, and for how many seconds.
         cpu_s: processor time that it has used since it takes part, in seconds.
         carried: how many items were delivered of each channel that it holds.
+        waiting: the waits that go on, of those that are added.
     """
 
     process: str
@@ -88,6 +89,7 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
     values: tuple[CallSum, ...] = ()
     cpu_s: float = 0.0
     carried: dict[str, int] = {}
+    waiting: tuple[Wait, ...] = ()
 
 
 # A level of every process; asked with how many spans there may be.
@@ -140,6 +142,7 @@ def sheet_of(
         now,
         is_full=len(recent) == times.recent.maxlen or max_spans < len(recent),
         values=tuple(CallSum(method, *spent) for method, spent in times.values.copy().items()),
+        waiting=tuple(wait for _, wait in open_waits if wait is not None),
     )
 
 

@@ -228,13 +228,15 @@ def why_of(look: JobActivity) -> Why:
 
 # From the question on, not only once its thread waits: this process may be looked at before that.
 @awaited(lambda _local: Wait(IDLE, "what the job is at"))
-def ask_job(session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = ()) -> JobActivity:
+def ask_job(
+    session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = (), *, by_signal: bool = True
+) -> JobActivity:
     """What all processes of a job are at, or these ones.
 
     Raises:
         ClusterError: the process that keeps the job's directory does not answer.
     """
-    wanted = AskActivity(within_s, names=names)
+    wanted = AskActivity(within_s, names=names, by_signal=by_signal)
     asked = JOB_ACTIVITY.ask(session.messenger, session.home, wanted, timeout_s=within_s + 1.0)
     look: JobActivity = JOB_ACTIVITY.answer_of_home(asked)
     return look

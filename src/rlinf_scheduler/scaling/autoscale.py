@@ -11,12 +11,20 @@ from typing import Any
 
 from rlinf_scheduler.errors import ClusterTimeout, ConfigError, PlacementError, SchedulerError
 from rlinf_scheduler.events import Autoscaled
+from rlinf_scheduler.observe.graph import graph_of
 from rlinf_scheduler.observe.report import WITHIN_S
 from rlinf_scheduler.observe.time_service import ask_times
+from rlinf_scheduler.observe.why import ask_job
 from rlinf_scheduler.planning.scaling import ScalingDecision, ScalingPolicy, ScalingSample
 from rlinf_scheduler.scaling.launched import has_ended
 from rlinf_scheduler.scaling.lending import lender_of
-from rlinf_scheduler.scaling.measures import MEASURES, TimesSoFar, sample_between, times_so_far
+from rlinf_scheduler.scaling.measures import (
+    MEASURES,
+    TimesSoFar,
+    has_open_waits,
+    sample_between,
+    times_so_far,
+)
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names
 from rlinf_scheduler.worker.group import WorkerGroup
@@ -111,7 +119,7 @@ class Autoscale:
             try:
                 if self.is_over:
                     return
-                after = times_so_far(ask_times(self._session, WITHIN_S), self.group, self._by, before)
+                after = self._looked_at(before)
                 sample = None if before is None or is_new else sample_between(before, after, self.group)
                 is_new = self._take(sample) if sample is not None else False
                 before = after
@@ -122,6 +130,12 @@ class Autoscale:
                 _log.warning(
                     "the policy of '%s' could not look: %s", self.group, error, exc_info=not is_error
                 )
+
+    def _looked_at(self, before: TimesSoFar | None) -> TimesSoFar:
+        times, about = ask_times(self._session, WITHIN_S), (self.group, self._by)
+        has_open = has_open_waits(times, *about)
+        graph = graph_of(ask_job(self._session, WITHIN_S, by_signal=False)) if has_open else None
+        return times_so_far(times, *about, before, graph)
 
     @property
     def is_over(self) -> bool:

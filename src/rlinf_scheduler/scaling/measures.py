@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rlinf_scheduler.comm.waits import CHANNEL, RESULT
+from rlinf_scheduler.comm.waits import CHANNEL, RESULT, Wait
+from rlinf_scheduler.observe.graph import WaitGraph
 from rlinf_scheduler.observe.report import group_of
 from rlinf_scheduler.observe.time_service import JobTimes
 from rlinf_scheduler.planning.scaling import ScalingSample
@@ -21,7 +22,7 @@ class ProcessTimes(NamedTuple):
 
     Attributes:
         lived_s: for how long they are looked at, in seconds.
-        waited_s: how much of it they waited until the group ended their wait.
+        waited_s: how much of it they waited until the group ended their wait, or do so until it does.
         busy_s: how long their calls ran, and did not wait.
     """
 
@@ -57,13 +58,31 @@ class TimesSoFar:
     processes: Mapping[str, ProcessTimes] = field(default_factory=dict)
 
 
-def times_so_far(times: JobTimes, group: str, by: str, before: TimesSoFar | None = None) -> TimesSoFar:
+def has_open_waits(times: JobTimes, group: str, by: str) -> bool:
+    """Whether somebody waits now who may wait for the group: a graph tells for whom."""
+    others = (sheet for sheet in times.sheets if group_of(sheet.process) != group)
+    return any(wait.kind == MEASURES[by] for sheet in others for wait in sheet.waiting)
+
+
+def times_so_far(
+    times: JobTimes,
+    group: str,
+    by: str,
+    before: TimesSoFar | None = None,
+    graph: WaitGraph | None = None,
+) -> TimesSoFar:
     """What all processes say, seen from one group.
 
     Args:
         by: the measure, one of `MEASURES`.
         before: what they said before: who says nothing now has lived no longer.
+        graph: says who could end the waits that go on: they count for all of these.
     """
+
+    def is_awaited(process: str, wait: Wait) -> bool:
+        ends = () if graph is None or wait.kind != kind else graph.ends_of(process, wait).processes
+        return any(group_of(end) == group for end in ends)
+
     kind = MEASURES[by]
     found: defaultdict[str, ProcessTimes] = defaultdict(ProcessTimes)
     for sheet in times.sheets:
@@ -74,6 +93,7 @@ def times_so_far(times: JobTimes, group: str, by: str, before: TimesSoFar | None
         else:
             ended = (wait for wait in sheet.waits if wait.kind == kind and group_of(wait.by) == group)
             waited_s = sum(wait.seconds for wait in ended)
+            waited_s += sum(wait.since_s for wait in sheet.waiting if is_awaited(sheet.process, wait))
         found[sheet.process] = found[sheet.process].plus(
             ProcessTimes(float(sheet.lived_s), float(waited_s), float(busy_s))
         )
@@ -89,10 +109,10 @@ def sample_between(before: TimesSoFar, after: TimesSoFar, group: str) -> Scaling
     own = groups.pop(group, ProcessTimes())
 
     def share(seconds: float, lived_s: float) -> float:
-        """Of who has just begun, of the time between the looks."""
-        return seconds / max(lived_s, after.at - before.at, 1e-9)
+        """Of who has just begun, of the time between the looks; what a wait took before them is not of these."""
+        return min(1.0, seconds / max(lived_s, after.at - before.at, 1e-9))
 
     waited = [share(each.waited_s, each.lived_s) for each in groups.values()]
     # Of a group that says nothing nobody knows that it has anything to spare.
-    spare = 1.0 - min(1.0, share(own.busy_s, own.lived_s)) if own.lived_s else 0.0
+    spare = 1.0 - share(own.busy_s, own.lived_s) if own.lived_s else 0.0
     return ScalingSample(after.at, max(waited, default=0.0), spare)
