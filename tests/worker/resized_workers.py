@@ -76,7 +76,7 @@ class Caller(Worker):
 
     def __init__(self):
         super().__init__()
-        self.over = threading.Event()
+        self.over, self.begun = threading.Event(), threading.Event()
 
     def call(self, group):
         """Return which ranks have answered, each time other ones than before, and how often it has called."""
@@ -101,6 +101,31 @@ class Caller(Worker):
 
     def call_kept(self):
         return self.kept.who().wait(DEADLINE_S)
+
+    def call_before_it_hears(self, rank):
+        """What a call says that begins once `end` was called, and before this process hears that ranks have left."""
+        group = self.kept if rank is None else self.kept.execute_on(rank)
+        shared = self.kept._shared
+        begin, start, hear = shared.begin, shared._start, shared._hear
+
+        def begin_late(call, result):
+            shared._hear = lambda: None
+            self.begun.set()
+            assert self.over.wait(DEADLINE_S)
+            begin(call, result)
+
+        def hear_again(call):
+            start(call)
+            shared._hear = hear
+
+        shared.begin, shared._start = begin_late, hear_again
+        try:
+            return [who[0] for who in group.who().wait(DEADLINE_S)]
+        except PlacementError as error:
+            return str(error)
+
+    async def begins(self):
+        assert await asyncio.to_thread(self.begun.wait, DEADLINE_S)
 
     async def end(self):
         self.over.set()

@@ -9,6 +9,7 @@ from resized_workers import Caller, Member
 from effort import tries
 from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy
 from rlinf_scheduler.errors import PlacementError
+from rlinf_scheduler.worker.resizable_group import ResizableGroup
 
 DEADLINE_S = 60.0
 TWO = PackedPlacementStrategy(0, 1)
@@ -111,3 +112,37 @@ def test_a_view_keeps_its_ranks_and_says_that_one_has_left(forked_job):
         with pytest.raises(PlacementError, match="has no rank 1: it left at"):
             call()
     assert group[-1].ranks == (2,)
+
+
+@pytest.mark.parametrize("of_members", [True, False])
+@pytest.mark.parametrize("rows", [list, lambda stream: [[value] for _, value in stream.as_ready()]])
+def test_a_stream_that_begins_as_a_rank_leaves_is_of_those_that_stay(
+    forked_job, monkeypatch, of_members, rows
+):
+    group = launch(forked_job, "streamed")
+    view, begin = group if of_members else group[1], ResizableGroup.begin
+
+    def shrink_first(*args):
+        monkeypatch.setattr(ResizableGroup, "begin", begin)
+        group.shrink(1)
+        begin(*args)
+
+    monkeypatch.setattr(ResizableGroup, "begin", shrink_first)
+    if of_members:
+        assert rows(view.count(3)) == [[0], [1], [2]]
+    else:
+        with pytest.raises(PlacementError, match="has no rank 1: it left at"):
+            rows(view.count(3))
+
+
+def test_a_call_that_reaches_a_rank_only_when_that_has_left_is_of_those_that_stay(forked_job):
+    group = launch(forked_job, "reached")
+    callers = Caller.create_group().launch(forked_job, NodePlacementStrategy([0, 0]), name="late")
+    callers.keep(group).wait(DEADLINE_S)
+    calling = callers.scatter([None, 1]).call_before_it_hears()
+    callers.begins().wait(DEADLINE_S)
+    group.shrink(1)
+    callers.end().wait(DEADLINE_S)
+    whole, view = calling.wait(DEADLINE_S)
+    assert whole == [0]
+    assert "has no rank 1: it has left" in view

@@ -91,6 +91,8 @@ class CallLoop:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_call(self, request: Request) -> None:
+        if self._finishing and self._stopping:
+            return  # it leaves, and has answered all that it had: its goodbye says that it never begins this
         key = (request.peer_id, request.head.number)
         place = self._places.get(key)
         runs_beside = self._runs_beside(request.head)

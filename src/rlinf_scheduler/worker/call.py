@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -17,8 +17,9 @@ from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.sent_payload import Payload
+from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.waits import RESULT, Cause
-from rlinf_scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
+from rlinf_scheduler.errors import CallCancelled, PeerDied, PlacementError, SharedMemoryUnreadable, WorkerDied
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.wording import printable
 
@@ -44,8 +45,14 @@ class Target(NamedTuple):
     gone: Promise[str] | None = None
 
 
+class LeftOut:
+    """What came of a call on a rank that left the group before it began it: the call is one of the others."""
+
+
+LEFT_OUT = LeftOut()
 # What came of a call on one rank: its result, not decoded yet; what the method raised; why there is no answer.
-RankOutcome: TypeAlias = ReceivedPayload | Failure | BaseException
+RankOutcome: TypeAlias = ReceivedPayload | Failure | LeftOut | BaseException
+_WELL = (ReceivedPayload, LeftOut)
 
 
 class CallEnd(Promise[None]):
@@ -101,7 +108,8 @@ class Call:
         answered_at: when each outcome came, likewise; 0 where there is none.
         aborted: why nobody should wait any more; None as long as somebody should.
         is_read: somebody has asked for its result, or looks after it: what it fails with need not be logged.
-        is_of_members: it goes to all ranks that the group has when it is started.
+        is_of_members: it goes to all ranks that the group has: one that leaves before it begins it is left out.
+        why_left: says why a rank has left the group, if it has; None: the call goes to those that leave, too.
         settled: done when every rank has answered or one has failed.
         complete: done when every rank has answered or failed.
     """
@@ -124,6 +132,7 @@ class Call:
         self.aborted: WorkerDied | CallCancelled | None = None
         self.is_read = False
         self.is_of_members = False
+        self.why_left: Callable[[WorkerAddress], PlacementError | None] | None = None
         # Of one rank it is known beforehand who ends it, also for a wait that ends at its deadline.
         by = str(self.addresses[0]) if len(targets) == 1 else ""
         self.settled: Promise[None] = CallEnd(self.title, by)
@@ -177,7 +186,12 @@ class Call:
     def failed(self) -> bool:
         """Whether a rank has failed, or the call was aborted."""
         answers = (outcome for outcome in self.outcomes if outcome is not None)
-        return self.aborted is not None or not all(isinstance(answer, ReceivedPayload) for answer in answers)
+        return self.aborted is not None or not all(isinstance(answer, _WELL) for answer in answers)
+
+    @property
+    def places(self) -> list[int]:
+        """Where the ranks stand that were not left out."""
+        return [index for index, outcome in enumerate(self.outcomes) if outcome is not LEFT_OUT]
 
     def start(self) -> None:
         """Send it to every rank."""
@@ -190,15 +204,18 @@ class Call:
         """Before it is started: a rank may have another process by now, or none."""
         self._targets[index] = target
 
-    def leave_out(self, ranks: Collection[int]) -> None:
-        """Before it is started: these have left the group since it was made."""
-        places = [place for place, address in enumerate(self.addresses) if address.rank not in ranks]
-        self.addresses = tuple(self.addresses[place] for place in places)
-        self._targets = [self._targets[place] for place in places]
-        self._payloads = [self._payloads[place] for place in places]
-        self._left = len(places)
-        for each in (self.outcomes, self.durations, self.sent_at, self.answered_at, self._numbers):
-            del each[len(places) :]  # alike of all ranks, as yet
+    def leave_out_those_that_left(self) -> None:
+        """Before it is started: some may have left the group since it was made."""
+        for index in range(len(self.addresses)):
+            self._leave_out(index)
+
+    def _leave_out(self, index: int) -> bool:
+        """Whether a rank has left that has not begun it, and never will: of the members others are called still."""
+        why = None if self.why_left is None else self.why_left(self.addresses[index])
+        if why is not None:
+            others = any(each != index for each in self.places)
+            self._note(index, LEFT_OUT if self.is_of_members and others else why)
+        return why is not None
 
     def go_on(self, target: Target) -> None:
         """A rank for whose process it waited has one."""
@@ -210,7 +227,7 @@ class Call:
     def refuse(self, error: WorkerDied) -> None:
         """A rank for whose process it waited gets none."""
         index = self._waiting_for(WorkerAddress(error.group, error.rank))
-        if index is not None:
+        if index is not None and (self.sent_at[index] or not self._leave_out(index)):
             self._note(index, error)
 
     def awaits(self, rank: int) -> bool:
@@ -267,14 +284,14 @@ class Call:
 
     def _send(self, index: int) -> None:
         endpoint = self._targets[index].endpoint
-        if not self._payloads or endpoint is None:
+        if not self._payloads or endpoint is None or self.outcomes[index] is not None:
             return
         self.sent_at[index] = time.monotonic()
         frames = self._payloads[index].frames_for(endpoint)
         answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
-        if self._again is not None:
+        if self._again is not None or self.why_left is not None:
             self._numbers[index] = self.messenger.peers.num_sent(endpoint.process_id)
         answer.add_done_callback(partial(self._on_answer, index, self._attempt))
         if self._is_cancelled:  # while the rank could not read its arguments
@@ -286,11 +303,11 @@ class Call:
         error = answer.exception()
         if error is not None:
             target = self._target_after(index, error)
-            if target is None:
-                self._note(index, error)
-            else:
+            if target is not None:
                 self._targets[index] = target
                 self._send(index)
+            elif not (self._never_begun(index, error) and self._leave_out(index)):
+                self._note(index, error)
             return
         frames = answer.result().frames
         match answer.result().head:
@@ -334,6 +351,14 @@ class Call:
             endpoint.process_id, self._numbers[index]
         )
 
+    def _never_begun(self, index: int, error: BaseException) -> bool:
+        """Whether a rank is gone that never began its part: it said goodbye once it had answered all that it had."""
+        endpoint = self._targets[index].endpoint
+        if self.why_left is None or endpoint is None or not isinstance(error, PeerDied):
+            return False
+        lost = self.messenger.peers.lost.get(endpoint.process_id)
+        return lost is not None and (lost.loss is Loss.LEFT or self._never_left(index))
+
     @property
     def was_sent(self) -> bool:
         """Whether some rank may have begun it."""
@@ -351,9 +376,9 @@ class Call:
         if self._again is None or not self._again.repeats or over:
             return False
         self._attempt += 1
-        self._left = len(self.addresses)
-        self.outcomes = [None] * self._left
-        self.sent_at = [0.0] * self._left
+        self.outcomes = [LEFT_OUT if outcome is LEFT_OUT else None for outcome in self.outcomes]
+        self._left = self.outcomes.count(None)
+        self.sent_at = [0.0] * len(self.addresses)
         self.durations = [{} for _ in self.addresses]
         self._targets = [Target(address, None) for address in self.addresses]
         return True
@@ -388,7 +413,7 @@ class Call:
             self._payloads = []
             self._end()
             return
-        if not isinstance(outcome, ReceivedPayload) and not self.settled.done():
+        if not isinstance(outcome, _WELL) and not self.settled.done():
             if isinstance(outcome, Failure) and self._again is not None and self._again.as_one:
                 # A collective fails on the others before it is known here that a rank is gone.
                 self.messenger.call_later(DEATH_SHOWS_WITHIN_S, partial(self._settle, index, self._attempt))

@@ -341,7 +341,7 @@ class WorkerGroup(Generic[T]):
             target_after = shared.next_target
             again = CallAgain(target_after, repeats=self._retries, as_one=shared.are_one)
             call = Call(session.messenger, method, targets, arguments, kind, again)
-            call.is_of_members = self._selected is None
+        call.is_of_members, call.why_left = self._selected is None, shared.why_left
         reason_of_death = partial(shared.reason_of_death, call)
         result = self._result_of(call, reason_of_death, session.log_bus.flush)
         shared.begin(call, result)

@@ -167,8 +167,7 @@ class GroupCalls(ABC, Generic[RankT]):
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _start(self, call: Call) -> None:
-        if call.is_of_members and not self.left.keys().isdisjoint(each.rank for each in call.addresses):
-            call.leave_out(self.left)
+        call.leave_out_those_that_left()
         self._pending.add(call)
         if self.stall_after_s:
             watch_stalls(self.session, call, self.stall_after_s)
@@ -225,7 +224,7 @@ class GroupCalls(ABC, Generic[RankT]):
             members = self.members
             try:
                 return [self.target(number) for number in (members.ranks if wanted is None else wanted)]
-            except PlacementError:  # of the members: one may have left since
+            except (PlacementError, WorkerDied):  # of the members: one may have left since
                 if wanted is not None or self.members is members:
                     raise
 
@@ -242,6 +241,11 @@ class GroupCalls(ABC, Generic[RankT]):
 
     def _not_there(self, number: int) -> PlacementError:
         return PlacementError(f"group '{self.name}' has no rank {number}: {self.left.get(number, 'it left')}")
+
+    def why_left(self, address: WorkerAddress) -> PlacementError | None:
+        """Why a rank is no member any more; None where it is one, or the group has ended."""
+        has_left = address.rank in self.left and not self._deaths.stopping
+        return self._not_there(address.rank) if has_left else None
 
     def _is_lost(self, endpoint: Endpoint | None) -> bool:
         return endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
@@ -290,7 +294,7 @@ class GroupCalls(ABC, Generic[RankT]):
 
     def _is_let_go(self, call: Call) -> bool:
         """Whether its ranks are being ended, or some leave: what it fails with is no failure."""
-        return self._deaths.stopping or any(address.rank in self.left for address in call.addresses)
+        return self._deaths.stopping or any(call.addresses[place].rank in self.left for place in call.places)
 
     def check_alive(self, wanted: Sequence[int], *, of_members: bool = False) -> None:
         """Make sure that a call to these ranks can succeed; `of_members`: those that the group has just now.

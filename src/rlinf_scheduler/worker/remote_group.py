@@ -12,7 +12,7 @@ from rlinf_scheduler.comm import Endpoint, encode
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, EPOCH, GROUPS, Entry, ranks_of
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
-from rlinf_scheduler.errors import ClusterError, CommError, LaunchTimeout, WorkerDied
+from rlinf_scheduler.errors import ClusterError, CommError, LaunchTimeout, PlacementError, WorkerDied
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.session.membership import GroupMembers
@@ -224,6 +224,11 @@ class SentGroup(GroupCalls[RemoteRank]):
     def _start(self, call: Call) -> None:
         self._hear()
         super()._start(call)
+
+    def why_left(self, address: WorkerAddress) -> PlacementError | None:
+        """As `GroupCalls.why_left`."""
+        self._hear()
+        return super().why_left(address)
 
     def target(self, number: int) -> Target:
         """Where a call to a rank goes now; it may wait for a successor.

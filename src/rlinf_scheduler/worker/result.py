@@ -20,7 +20,7 @@ from rlinf_scheduler.keywords import checked_deadline, explains_arguments, expla
 from rlinf_scheduler.observe.reasons import explain, explaining
 from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.wording import counted
-from rlinf_scheduler.worker.call import Call
+from rlinf_scheduler.worker.call import LEFT_OUT, Call, LeftOut
 
 R = TypeVar("R")
 
@@ -235,7 +235,7 @@ class GroupResult(Generic[R]):
         if not return_exceptions:
             return self.wait(timeout_s)
         self._wait_for(self._call.complete, timeout_s)
-        return [self._outcome(index) for index in range(len(self._call.addresses))]
+        return [self._outcome(index) for index in self._call.places]
 
     def cancel(self) -> None:
         """Give the call up: who waits for it gets CallCancelled, and the ranks leave it.
@@ -334,7 +334,7 @@ class GroupResult(Generic[R]):
         return None
 
     def __repr__(self) -> str:
-        outcomes = self._call.outcomes
+        outcomes = [each for each in self._call.outcomes if each is not LEFT_OUT]
         answered = sum(outcome is not None for outcome in outcomes)
         return f"<GroupResult of {self._call.title}: {answered} of {len(outcomes)} ranks have answered>"
 
@@ -380,7 +380,7 @@ class GroupResult(Generic[R]):
 
     def _collect(self, reason_wait_s: float = _REASON_WAIT_S) -> list[R]:
         self._raise_failure(reason_wait_s)
-        return [self._outcome(index) for index in range(len(self._call.addresses))]
+        return [self._outcome(index) for index in self._call.places]
 
     def _raise_failure(self, reason_wait_s: float, *, load_cause: bool = True) -> None:
         """Raise what the first rank that failed failed with, if any did."""
@@ -391,7 +391,7 @@ class GroupResult(Generic[R]):
         failures = [
             (index, outcome)
             for index, outcome in enumerate(self._call.outcomes)
-            if outcome is not None and not isinstance(outcome, ReceivedPayload)
+            if outcome is not None and not isinstance(outcome, (ReceivedPayload, LeftOut))
         ]
         # A rank that was only cancelled says less than one that failed by itself.
         failures.sort(key=lambda failure: isinstance(failure[1], CallCancelled))
@@ -412,12 +412,12 @@ class GroupResult(Generic[R]):
     def _failure(
         self,
         index: int,
-        outcome: Failure | BaseException | None,
+        outcome: Failure | LeftOut | BaseException | None,
         reason_wait_s: float = _REASON_WAIT_S,
         load_cause: bool = True,
     ) -> BaseException:
         address, method = self._call.addresses[index], self._call.method
-        if outcome is None:
+        if outcome is None or isinstance(outcome, LeftOut):
             return self._call.aborted or WorkerDied(address.group, address.rank, method)
         if isinstance(outcome, Failure):
             cause = outcome.load() if load_cause else None

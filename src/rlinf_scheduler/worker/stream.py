@@ -291,7 +291,8 @@ class GroupStream(Generic[R]):
 
     def _row_waits(self) -> list[Promise[Any]]:
         """What the next list waits for; nothing when it is there, or never will be."""
-        missing = [slot.filled for slot in self._cursor if not slot.filled.done()]
+        slots = [self._cursor[place].filled for place in self._call.places]
+        missing = [filled for filled in slots if not filled.done()]
         if not missing or self._is_closed or self._call.failed:
             return []
         return [missing[0]] if self._call.settled.done() else [missing[0], self._call.settled]
@@ -300,17 +301,19 @@ class GroupStream(Generic[R]):
         """The next list and the slots behind it; None at the end."""
         if self._is_closed:
             return None
-        arrived = [slot.filled.result(0) if slot.filled.done() else None for slot in self._cursor]
+        places = self._call.places
+        slots = [self._cursor[place].filled for place in places]
+        arrived = [filled.result(0) if filled.done() else None for filled in slots]
         values = [each for each in arrived if each is not None]
         if len(values) == len(arrived):
             return [each.load() for each in values], [slot.next for slot in self._cursor]
         if not values or self._call.failed:
             self._result.wait()  # raises what a rank failed with
             return None
-        addresses = self._call.addresses
+        addresses = [self._call.addresses[place] for place in places]
         ended = [address.rank for address, each in zip(addresses, arrived, strict=True) if each is None]
         self.close()
-        raise UnevenStreams(self._call.title, ended, self._cursor[0].index)
+        raise UnevenStreams(self._call.title, ended, self._cursor[places[0]].index)
 
     # -- rank by rank ----------------------------------------------------------------------------
 
