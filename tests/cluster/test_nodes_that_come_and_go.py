@@ -48,3 +48,11 @@ def test_all_ranks_leave_a_drained_node_though_some_leave_already_in_a_resize_th
     done = run_program(PROGRAM.with_name("node_drained_in_a_resize.py"), with_ray=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {"held": ["on"], "ranks": [[0, 3], [0]]}
+
+
+def test_a_rank_that_leaves_a_node_leaves_sooner_if_the_node_does():
+    done = run_program(PROGRAM.with_name("node_drained_sooner.py"), with_ray=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["left_s"] <= 5.0
+    assert seen["forced"]

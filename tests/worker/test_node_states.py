@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_scheduler.planning import Node
+from rlinf_scheduler.wording import clock_text
 from rlinf_scheduler.worker.node_watch import (
     REFUSED_FOR_S,
     TOLD_AFTER_S,
@@ -50,6 +51,13 @@ def test_a_node_that_is_drained_is_told_of_once_until_it_is_gone_or_replaced():
     states.renew(NODES, {node.node_id for node in NODES})
     states.lose(NODES[1].node_id, "its raylet ended")
     assert (states.draining, states.drain(NODES[1].node_id, 0.0)) == ({}, None)
+
+
+def test_a_node_that_is_to_be_given_back_sooner_is_told_of_again_and_a_later_time_is_no_news():
+    states = NodeStates(NODES)
+    told = [states.drain(NODES[1].node_id, until) for until in (0.0, 900.0, 0.0, 900.0, 1000.0, 800.0, 800.0)]
+    assert told == [1, 1, None, None, None, 1, None]
+    assert states.draining[1].endswith(f"by {clock_text(800.0)}")
 
 
 @given(

@@ -44,6 +44,9 @@ class LeavingNodes:
                     self._session.messenger.run_beside(self._move, group, rank, event.reason, until)
             elif there:
                 self._session.messenger.run_beside(self._shrink, group, event, until)
+            for rank in list(group.ranks.values()):  # it may have to leave sooner than it was told to
+                if rank.placement.node_id == event.node_id and rank.address.rank not in group.members:
+                    self._session.messenger.run_beside(self._end_in_time, group, rank, event.reason, until)
 
     def _move(self, group: Supervision, rank: LaunchedRank, why: str, until: float) -> None:
         """Let a rank finish what it has, and end: as after any death it comes back, on another node."""
@@ -59,6 +62,11 @@ class LeavingNodes:
         except SchedulerError as error:
             took_s = time.monotonic() - began
             _log.warning("%s: '%s' is not back after %.0f s: %s", why, rank.address, took_s, error)
+
+    def _end_in_time(self, group: Supervision, rank: LaunchedRank, why: str, until: float) -> None:
+        """End a rank that leaves its group already, if it has not finished by then."""
+        if not rank.gone.wait(max(0.0, until - time.monotonic())):
+            group.kill(rank, why)
 
     def _shrink(self, group: Supervision, event: NodeDraining, until: float) -> None:
         """Have the ranks leave that are there, those too that have just come."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from types import MappingProxyType
 from typing import Protocol
 
@@ -267,12 +268,19 @@ class NodeStates:
         self._nodes = list(nodes)
         self.lost: dict[int, str] = {}
         self.draining: dict[int, str] = {}
+        self._until: dict[int, float] = {}
 
     def drain(self, node_id: str, until: float) -> int | None:
-        """A node is to be given back, at that time if it is not 0; its rank, or None as of `lose`."""
+        """A node is to be given back, at that time if it is not 0; its rank, or None as of `lose`.
+
+        Of a node of which that is known an earlier time is news, and no other.
+        """
         rank = self.rank_of(node_id)
-        if rank is None or rank in self.lost or rank in self.draining:
+        if rank is None or rank in self.lost:
             return None
+        if rank in self.draining and (until or inf) >= (self._until[rank] or inf):
+            return None
+        self._until[rank] = until
         limit = f" by {clock_text(until)}" if until else ""
         self.draining[rank] = f"{self.title(rank)} is being drained: it is to be given back{limit}"
         return rank

@@ -389,6 +389,11 @@ class Supervision(GroupCalls[LaunchedRank]):
     def _wait_resized(self, timeout_s: float) -> None:
         """After that, wait until what it has started is gone."""
 
+    def kill(self, rank: LaunchedRank, why: str) -> None:
+        """End a rank by force."""
+        rank.ended_by = why
+        self._kill(rank)
+
     def _kill(self, rank: LaunchedRank) -> None:
         if self._node_watch.headless:  # it is told by its connection, when this process leaves the job
             return
