@@ -11,8 +11,8 @@ from resized_workers import Caller, Follower, Member, Reluctant, Stubborn
 from alarms import alarms
 from detached_forked_job import DetachedForkedJob
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, PackedPlacementStrategy
-from rlinf_scheduler.errors import ConfigError, PlacementError, ResizeError, WorkerDied
-from rlinf_scheduler.worker import supervision
+from rlinf_scheduler.errors import CommError, ConfigError, PlacementError, ResizeError, WorkerDied
+from rlinf_scheduler.worker import resizable_group, supervision
 from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.resizable_group import ResizableGroup
 from waits import wait_until
@@ -211,3 +211,23 @@ def test_wherever_a_resize_by_wire_is_interrupted_it_has_happened_or_not(alarms)
         assert num_raised
     finally:
         kept.close()
+
+
+def test_a_resize_whose_process_does_not_answer_says_so_and_changes_nothing(forked_job, monkeypatch):
+    group, goes_on = launch(forked_job, "unanswered"), threading.Event()
+    monkeypatch.setattr(resizable_group, "ANSWER_TIMEOUT_S", 0.2)
+    whole = ResizableGroup._whole
+
+    def hold_first(*args):
+        forked_job.session.messenger.submit(lambda: goes_on.wait(DEADLINE_S))
+        try:
+            return whole(*args)
+        finally:
+            goes_on.set()
+
+    monkeypatch.setattr(ResizableGroup, "_whole", hold_first)
+    with pytest.raises(
+        CommError, match="a resize of 'unanswered' ends in this process: its I/O thread has not"
+    ):
+        group.shrink(1)
+    assert group.ranks == (0, 1)

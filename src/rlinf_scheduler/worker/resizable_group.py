@@ -250,10 +250,18 @@ class ResizableGroup(Supervision):
     # -- a resize's own thread -------------------------------------------------------------------
 
     def _decide(self, decide: Callable[[], R]) -> R:
-        """What the I/O thread makes of it."""
+        """What the I/O thread makes of it.
+
+        Raises:
+            CommError: it does not look at that, as it is closed or stuck.
+        """
         decided: Promise[R] = Promise()
-        self.session.messenger.submit(lambda: decided.set_from(decide))
-        decided.wait(ANSWER_TIMEOUT_S)
+        messenger = self.session.messenger
+        messenger.submit(lambda: decided.set_from(decide))
+        if not decided.wait(ANSWER_TIMEOUT_S):
+            late = f"its I/O thread has not answered for {seconds_text(ANSWER_TIMEOUT_S)}"
+            problem = f"a resize of '{self.name}' ends in this process: {messenger.why_closed or late}"
+            raise CommError(problem)
         return decided.result(0)
 
     def _run(self, resize: WantedResize, work: Callable[[], tuple[int, ...]]) -> None:
