@@ -13,11 +13,11 @@ SOURCES = ROOT / "src", ROOT / "simulator"
 
 # The parts in import order: each may import those of the lines before its own, and nothing of its neighbours.
 LAYERS = (
-    ("wording", "checks", "addresses", "proc", "version"),
+    ("wording", "addresses", "proc", "version"),
     ("lazy",),
     ("errors", "events"),
     ("log_level", "rooms"),
-    ("keywords", "extension", "face"),
+    ("checks", "extension", "face"),
     ("planning", "queueing"),
     ("hardware",),
     ("config",),

@@ -8,9 +8,9 @@ from effort import case
 from rlinf.scheduler import Channel, Cluster, Worker, WorkerGroup
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Lease, Shard, Subscription
+from rlinf_scheduler.checks import explains_arguments
 from rlinf_scheduler.comm import AsyncHandle
 from rlinf_scheduler.errors import CallArgumentError
-from rlinf_scheduler.keywords import explains_arguments
 from rlinf_scheduler.worker import as_completed, wait_all, wait_first
 from rlinf_scheduler.worker.result import GroupResult
 from rlinf_scheduler.worker.stream import GroupStream

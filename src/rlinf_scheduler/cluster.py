@@ -18,7 +18,7 @@ from rlinf_scheduler.channel import (
     Lease,
     channels_of,
 )
-from rlinf_scheduler.checks import whole_number
+from rlinf_scheduler.checks import checked_seconds, explains_arguments, explains_calls, whole_number
 from rlinf_scheduler.comm import on_fork_in_child
 from rlinf_scheduler.config import ClusterConfig, read_cluster_config
 from rlinf_scheduler.config.fleet import Fleet
@@ -38,7 +38,6 @@ from rlinf_scheduler.host.info import (
     keeps_elsewhere,
 )
 from rlinf_scheduler.host.output import LogFolder
-from rlinf_scheduler.keywords import checked_seconds, explains_arguments, explains_calls
 from rlinf_scheduler.observe.job_trace import MAX_BYTES as TRACE_BYTES
 from rlinf_scheduler.observe.job_trace import JobTrace
 from rlinf_scheduler.observe.report import WITHIN_S as REPORT_S

@@ -5,7 +5,7 @@ import pytest
 
 from rlinf_scheduler.comm import DirectoryClient, DirectoryServer, Endpoint, Entry
 from rlinf_scheduler.comm.directory import AWAITED, PARENT, RETURNS, ListNames, Register
-from rlinf_scheduler.comm.gone_names import MAX_AGE_S, MAX_NAMES, GoneNames
+from rlinf_scheduler.comm.names import MAX_AGE_S, MAX_NAMES, GoneNames
 from rlinf_scheduler.errors import CommError, NameTaken, PeerDied, PeerNotFound
 from waits import wait_until
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.hardware.masks import DigitsMask, ListMask, SelectorMask
+from rlinf_scheduler.hardware.vendor import DigitsMask, ListMask, SelectorMask
 
 MIG = "MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/0"
 

@@ -25,6 +25,7 @@ from rlinf_scheduler.channel.question import Question, refuse_questions
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.channel.starting import StartingChannel, wait_for_start
 from rlinf_scheduler.channel.taking import IterationGet
+from rlinf_scheduler.checks import called_directly
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import Promise
@@ -35,7 +36,6 @@ from rlinf_scheduler.errors import (
     ChannelUnanswered,
     SchedulerError,
 )
-from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.queueing.out_of_turn import GroupName
 from rlinf_scheduler.session import current_session

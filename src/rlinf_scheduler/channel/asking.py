@@ -29,6 +29,7 @@ from rlinf_scheduler.channel.question import (
     Received,
     Unanswerable,
 )
+from rlinf_scheduler.checks import called_directly
 from rlinf_scheduler.comm.failure import load_failure
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.messenger import Messenger
@@ -45,7 +46,6 @@ from rlinf_scheduler.errors import (
     ResultTimeout,
     SharedMemoryUnreadable,
 )
-from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.queueing.out_of_turn import GroupName
 from rlinf_scheduler.session import Session, current_session

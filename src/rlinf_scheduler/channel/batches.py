@@ -13,9 +13,9 @@ from rlinf_scheduler.channel.arguments import (
     sendable,
 )
 from rlinf_scheduler.channel.batch import Batch, BatchOperation, GroupBatch
+from rlinf_scheduler.checks import called_directly
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty
-from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.queueing.item import QueueName, check_batch_weight
 from rlinf_scheduler.queueing.wanted import Limits
 

@@ -50,6 +50,7 @@ from rlinf_scheduler.channel.spec import (
 )
 from rlinf_scheduler.channel.starting import StartChannel, Starter, StartingChannel, start_or_find
 from rlinf_scheduler.channel.subscription import Subscribing
+from rlinf_scheduler.checks import explains_calls
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
@@ -61,7 +62,6 @@ from rlinf_scheduler.errors import (
     PeerDied,
     PeerNotFound,
 )
-from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, SideBySide, current_session

@@ -16,13 +16,13 @@ from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.copies import read_at, read_until_done
 from rlinf_scheduler.channel.lease_operation import DeadLetter, LeaseOperation, extend, settle
 from rlinf_scheduler.channel.question import refuse_questions
+from rlinf_scheduler.checks import explains_calls
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.promise import ConsumedFlag
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError, LeaseExpired
-from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
 from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.queueing.leases import Extend, LeaseTerms, OnLease, Settle

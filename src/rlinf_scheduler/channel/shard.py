@@ -13,8 +13,8 @@ from rlinf_scheduler.channel.batch import Batch, Delivery
 from rlinf_scheduler.channel.batches import checked_batch_weight
 from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.spec import group_ranks
+from rlinf_scheduler.checks import called_directly, explains_calls
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExpired
-from rlinf_scheduler.keywords import called_directly, explains_calls
 from rlinf_scheduler.queueing.balance import Point, checked_table, sampled
 from rlinf_scheduler.queueing.item import QueueName, check_weight
 from rlinf_scheduler.queueing.shard_plan import ShardPlan

@@ -19,8 +19,8 @@ from rlinf_scheduler.channel.lease_operation import DeadLetter
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.shard import Sharding
 from rlinf_scheduler.channel.spec import ChannelRef, checked_max_bytes, checked_maxsize, checked_subscription
+from rlinf_scheduler.checks import explains_calls
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
-from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.queueing.item import QueueName, SubscriptionName
 from rlinf_scheduler.queueing.taps import Subscribe, Unsubscribe
 

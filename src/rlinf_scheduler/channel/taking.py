@@ -1,4 +1,4 @@
-"""Gets that take work in a loop or on lease: they end, and take nothing, when the rank of this process is drained."""
+"""Gets that take work, in a loop or to be acknowledged: they end, taking nothing, when the rank here is drained."""
 
 from __future__ import annotations
 

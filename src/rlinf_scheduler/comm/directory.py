@@ -15,10 +15,9 @@ import msgspec
 
 from rlinf_scheduler.addresses import is_below, parent_name, root_name
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.gone_names import GoneNames, gone_with
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.names import Names
+from rlinf_scheduler.comm.names import GoneNames, Names, gone_with
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.requests import RequestFuture

@@ -8,13 +8,13 @@ from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from rlinf_scheduler.checks import called_directly, explains_calls
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.forking import forked_error, generation
 from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.comm.waits import OTHER, Cause, Wait, awaited, keeps_wait
 from rlinf_scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
-from rlinf_scheduler.keywords import called_directly, explains_calls
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -10,9 +10,8 @@ from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.hardware import tools
 from rlinf_scheduler.hardware.devices import Device, list_devices
-from rlinf_scheduler.hardware.masks import DigitsMask, ListMask, SelectorMask
 from rlinf_scheduler.hardware.plugins import plugin_vendor, plugin_vendors
-from rlinf_scheduler.hardware.vendor import Vendor
+from rlinf_scheduler.hardware.vendor import DigitsMask, ListMask, SelectorMask, Vendor
 
 SIMULATED_VARIABLE = "RLINF_SIMULATED_ACCELERATORS"
 NODE_RANK_VARIABLE = "RLINF_NODE_RANK"

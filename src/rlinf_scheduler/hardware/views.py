@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from rlinf_scheduler.errors import ConfigError
@@ -37,12 +38,7 @@ class HardwareTable:
     """
 
     def __init__(self, topology: Topology) -> None:
-        self._nodes = topology.nodes
-        self._units: dict[tuple[int, str, int], HardwareUnit] = {}
-        numbers = number_hardware(topology)
-        for group in topology.node_groups:
-            for unit, index in zip(group.hardware, numbers[group.label], strict=True):
-                self._units[unit.node_rank, unit.type, index] = unit
+        self._topology = topology
 
     def units_of(self, placement: Placement) -> tuple[HardwareUnit, ...]:
         """The declared pieces that a process was given; nothing where it was given accelerators or a bare node.
@@ -68,10 +64,19 @@ class HardwareTable:
             ConfigError: a hardware type is not known here, or its package cannot be loaded.
         """
         if placement.has_accelerators:
-            names = self._nodes[placement.node_rank].accelerator_names
+            names = self._topology.nodes[placement.node_rank].accelerator_names
             kind = placement.hardware_type
             return tuple(Accelerator(kind, index, names[index]) for index in placement.local_hardware_ranks)
         return tuple(hardware_type(unit.type).view(unit.config) for unit in self.units_of(placement))
+
+    @cached_property
+    def _units(self) -> dict[tuple[int, str, int], HardwareUnit]:
+        numbers = number_hardware(self._topology)
+        return {
+            (unit.node_rank, unit.type, index): unit
+            for group in self._topology.node_groups
+            for unit, index in zip(group.hardware, numbers[group.label], strict=True)
+        }
 
     def _unit(self, placement: Placement, index: int) -> HardwareUnit:
         unit = self._units.get((placement.node_rank, placement.hardware_type, index))

@@ -115,7 +115,8 @@ class Topology:
         errors = node_group_errors(self.node_groups, len(self.nodes))
         for group in self.node_groups:
             errors.extend(environment_errors(group))
-        raise_config_errors(errors)
+        if errors:
+            raise_config_errors(errors)
 
     @classmethod
     def parse(cls, text: str) -> Topology:

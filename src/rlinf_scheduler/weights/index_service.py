@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from rlinf_scheduler.comm.gone_names import GoneNames
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.names import Names
+from rlinf_scheduler.comm.names import GoneNames, Names
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import PeerDied, PeerNotFound

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 import msgspec
 from msgspec.structs import replace
 
-from rlinf_scheduler.checks import FOREVER_S
+from rlinf_scheduler.checks import FOREVER_S, explains_arguments
 from rlinf_scheduler.comm import Request, RequestFuture
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.loop import Timer
@@ -23,7 +23,6 @@ from rlinf_scheduler.comm.transfer import GRACE_FRACTION, checked_timeout
 from rlinf_scheduler.comm.waits import DEVICE, Wait, awaited
 from rlinf_scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout, PeerDied
 from rlinf_scheduler.host.timing import Stopwatch
-from rlinf_scheduler.keywords import explains_arguments
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.process_stats import Activity
 from rlinf_scheduler.session import Session

@@ -10,7 +10,13 @@ from rlinf_scheduler.host.info import SEED_VARIABLE
 from rlinf_scheduler.planning import Node, Placement
 from rlinf_scheduler.planning.environments import LAUNCH_VARIABLES
 from rlinf_scheduler.session.membership import GroupMembers
-from rlinf_scheduler.worker.torch_devices import device_index
+
+
+def device_index(placement: Placement) -> int:
+    """The number of a rank's first device among those that its process sees: LOCAL_RANK."""
+    if not placement.has_accelerators:
+        return placement.local_rank
+    return 0 if placement.isolate_gpu else placement.local_hardware_ranks[0]
 
 
 def rank_environment(
@@ -44,14 +50,11 @@ def rank_environment(
         members.master_address,
         members.master_port,
     )
+    rendering = render_settings(placement, node) if placement.has_accelerators else {}
     return {
         **dict(zip(LAUNCH_VARIABLES, map(str, rendezvous), strict=True)),
         **visibility_settings(node.accelerator_type, placement.visible_accelerators),
-        **{
-            name: value
-            for name, value in render_settings(placement, node).items()
-            if name not in set_by_group
-        },
+        **{name: value for name, value in rendering.items() if name not in set_by_group},
         "RLINF_GROUP": members.group,
         SEED_VARIABLE: str(seed),
         "RLINF_WORKER_LOCAL_RANK": str(placement.local_rank),

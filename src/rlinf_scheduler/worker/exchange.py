@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 from rlinf_scheduler.addresses import Rank, worker_name
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S
+from rlinf_scheduler.checks import called_directly, check_options
 from rlinf_scheduler.comm import WAIT_S, AsyncHandle
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf_scheduler.comm.handle import Later, Now, Seconds
 from rlinf_scheduler.errors import ClusterError, CommError
-from rlinf_scheduler.keywords import called_directly, check_options
 from rlinf_scheduler.mailbox import open_mailbox
 from rlinf_scheduler.session import Session, current_session
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from rlinf_scheduler.addresses import WorkerAddress
+from rlinf_scheduler.checks import checked_deadline, checked_seconds, explains_calls
 from rlinf_scheduler.comm import Encoded, encode
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
@@ -20,7 +21,6 @@ from rlinf_scheduler.errors import (
     PlacementError,
 )
 from rlinf_scheduler.host.protocol import CallKind
-from rlinf_scheduler.keywords import checked_deadline, checked_seconds, explains_calls
 from rlinf_scheduler.observe.why import WITHIN_S, RankStack, stacks_of
 from rlinf_scheduler.planning import Placement, PlacementStrategy
 from rlinf_scheduler.rooms import of_room

@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
-from rlinf_scheduler.checks import whole_number
+from rlinf_scheduler.checks import checked_seconds, explains_arguments, whole_number
 from rlinf_scheduler.comm.directory import WORLD_SIZE
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.host.info import check_detached, checked_seed, keeps_elsewhere
 from rlinf_scheduler.host.protocol import WorkerFactory
-from rlinf_scheduler.keywords import checked_seconds, explains_arguments
 from rlinf_scheduler.log_level import level_of
 from rlinf_scheduler.planning import (
     NodePlacementStrategy,

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
@@ -121,8 +121,12 @@ class ResizableGroup(Supervision):
         # Of ranks that are being started to join: nobody is to wait for them any more.
         self._start_given_up: Promise[None] = Promise()
         self._num_anew = 0
-        self._resizing = Resizing(recipe.members)
         self._resizes: dict[WantedResize, None] = {}
+
+    @cached_property
+    def _resizing(self) -> Resizing:
+        """Its resizes, made by the I/O thread when the first one is asked for."""
+        return Resizing(self._recipe.members)
 
     # -- who wants it ----------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
 from rlinf_scheduler.addresses import WorkerAddress
+from rlinf_scheduler.checks import checked_deadline, explains_arguments, explains_calls
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.failure import Failure, read_error
 from rlinf_scheduler.comm.forking import forked_error, generation
@@ -16,7 +17,6 @@ from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import RESULT, Wait, awaited, keeps_wait
 from rlinf_scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf_scheduler.host.timing import Reduce, reduce_durations
-from rlinf_scheduler.keywords import checked_deadline, explains_arguments, explains_calls
 from rlinf_scheduler.observe.reasons import explain, explaining
 from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.wording import counted

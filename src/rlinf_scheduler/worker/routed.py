@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
+from rlinf_scheduler.checks import called_directly
 from rlinf_scheduler.comm import AsyncHandle
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf_scheduler.comm.handle import Later, Now, Seconds
 from rlinf_scheduler.comm.transfer import checked_timeout
 from rlinf_scheduler.errors import ClusterError, RouteError
 from rlinf_scheduler.host.info import Role
-from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.session.membership import GroupMembers, GroupMembership
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.exchange import Exchange, _mailbox_of, _room_s

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from rlinf_scheduler.checks import keyword_hint
 from rlinf_scheduler.comm import Buffer, encode
 from rlinf_scheduler.errors import CallArgumentError, CodecError, ConfigError
 from rlinf_scheduler.host.protocol import CallKind, WorkerFactory
-from rlinf_scheduler.keywords import keyword_hint
 from rlinf_scheduler.wording import nearest_name, no_attribute
 
 _BY_PLACE = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from rlinf_scheduler.checks import explains_calls
 from rlinf_scheduler.comm import Buffer, Encoded, Messenger, Reply
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise, Wake
@@ -17,7 +18,6 @@ from rlinf_scheduler.comm.waits import RESULT, Cause, Wait
 from rlinf_scheduler.errors import ResultTimeout, SharedMemoryUnreadable, UnevenStreams, WorkerDied
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.timing import Reduce
-from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.reasons import explaining
 from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.worker.call import Call, RankOutcome, Target, next_number

@@ -19,6 +19,7 @@ from typing import Generic, Self, TypeVar, overload
 from rlinf_scheduler.hardware.vendors import local_vendor
 from rlinf_scheduler.host.info import Role, job_topology, own_role
 from rlinf_scheduler.session import Session, current_or_none
+from rlinf_scheduler.worker.environment import device_index
 
 V = TypeVar("V")
 
@@ -196,10 +197,3 @@ def _vendor_of_placement(session: Session | None, placement: Placement) -> str:
     if session is None or not placement.has_accelerators:
         return ""
     return job_topology(session).nodes[placement.node_rank].accelerator_type
-
-
-def device_index(placement: Placement) -> int:
-    """The number of a rank's first device among those that its process sees: LOCAL_RANK."""
-    if not placement.has_accelerators:
-        return placement.local_rank
-    return 0 if placement.isolate_gpu else placement.local_hardware_ranks[0]

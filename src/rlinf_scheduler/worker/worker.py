@@ -18,12 +18,12 @@ from typing import (
 )
 
 from rlinf_scheduler.addresses import WorkerAddress
+from rlinf_scheduler.checks import explains_calls
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.host.info import Role, WorkerInfo, job_settings
 from rlinf_scheduler.host.ports import acquire_port
 from rlinf_scheduler.host.timing import Stopwatch, timer
-from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import at_step
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.rooms import of_room

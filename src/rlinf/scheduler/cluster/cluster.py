@@ -8,9 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlinf_scheduler import cluster as core
+from rlinf_scheduler.checks import explains_arguments, explains_calls
 from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.host.ports import acquire_port
-from rlinf_scheduler.keywords import explains_arguments, explains_calls
 from rlinf_scheduler.planning.environments import PATH_VARIABLES
 from rlinf_scheduler.session import current_or_none
 

@@ -8,7 +8,7 @@ from typing import Any
 from rlinf.scheduler.placement.records import Placement, in_rlinfs_types, to_plan_on
 from rlinf.scheduler.placement.strategies import FlexiblePlacementStrategy, NodePlacementStrategy
 from rlinf_scheduler import placement as core
-from rlinf_scheduler.keywords import explains_arguments
+from rlinf_scheduler.checks import explains_arguments
 from rlinf_scheduler.planning import ComponentPlan, PlacementStrategy
 
 __all__ = ["ComponentPlacement", "Placement", "PlacementStrategy"]

@@ -14,9 +14,9 @@ from rlinf.scheduler.manager.addresses import WorkerAddress, WorkerInfo
 from rlinf.scheduler.placement.records import Placement, in_rlinfs_types
 from rlinf.scheduler.worker.routed import Routing
 from rlinf.scheduler.worker.timers import WorkerTimer
+from rlinf_scheduler.checks import explains_calls
 from rlinf_scheduler.hardware.profilers import CAPTURE
 from rlinf_scheduler.host.info import hosts_rank, job_topology
-from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.worker.torch_devices import ClassFact, vendor_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 import rlinf_scheduler.worker as core
 from rlinf.scheduler.placement.records import Placement, in_rlinfs_types
+from rlinf_scheduler.checks import explains_calls
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.host.timing import reduce_durations
-from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.wording import list_names
 from rlinf_scheduler.worker.call import Call
