@@ -165,6 +165,7 @@ class Chaos:
                 self._start("producer")
             for _ in range(NUM_CONSUMERS):
                 self._start("consumer")
+            self._let_begin()
             self._rage(time.monotonic() + seconds, including)
             self._finish()
         finally:
@@ -221,6 +222,17 @@ class Chaos:
             if now >= next_look:
                 next_look = now + 1.0
                 self._outcome.memory.append(_memory_of(self._holder.pid))
+
+    def _let_begin(self) -> None:
+        """Wait until a producer has put and a consumer has taken: there is nothing to lose before."""
+        deadline = time.monotonic() + DRAIN_S
+        while not self._has_written("producer", "put") or not self._has_written("consumer", "got"):
+            if time.monotonic() > deadline:
+                raise ChannelTimeout(f"no item has been put and taken after {DRAIN_S:g} s")
+            time.sleep(0.02)
+
+    def _has_written(self, kind: str, what: str) -> bool:
+        return any(f"{what} " in each.read_text() for each in self._folder.glob(f"{kind}-*"))
 
     def _let_end(self, victim: Any) -> None:
         """Wait for one that was interrupted; it may wait for one that is stopped, which goes on in its time."""
