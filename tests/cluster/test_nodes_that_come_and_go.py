@@ -56,3 +56,9 @@ def test_a_rank_that_leaves_a_node_leaves_sooner_if_the_node_does():
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["left_s"] <= 5.0
     assert seen["forced"]
+
+
+def test_a_rank_that_starts_on_a_node_as_that_is_drained_leaves_as_soon_as_it_is_there():
+    done = run_program(PROGRAM.with_name("node_drained_as_ranks_start.py"), with_ray=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[0, 1], [0]]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
+from functools import partial
 
 from rlinf_scheduler.errors import PlacementError, SchedulerError
-from rlinf_scheduler.events import NodeDraining
+from rlinf_scheduler.events import GroupLaunched, GroupResized, NodeDraining, WorkerReturned
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.node_watch import NodeWatch
@@ -32,12 +34,45 @@ class LeavingNodes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        # The nodes that are being drained, and until when ranks are to have left them.
+        self._draining: dict[str, tuple[NodeDraining, float]] = {}
         session.service(NodeWatch).on_draining.append(self._on_draining)
+        session.bus.tap(self._on_event)
+
+    def _on_event(self, event: object) -> None:
+        """Ranks that were starting as their node was drained are there."""
+        if not self._draining or not isinstance(event, (GroupLaunched, GroupResized, WorkerReturned)):
+            return
+        if isinstance(event, GroupLaunched):
+            new = set(range(event.num_workers))
+        elif isinstance(event, GroupResized):
+            new = set(event.new_ranks) - set(event.old_ranks)
+        else:
+            new = {event.rank}
+        if new:
+            self._session.messenger.submit(partial(self._on_new, event.group, new))
+
+    def _on_new(self, group: str, new: set[int]) -> None:
+        for event, until in self._draining.values():
+            self._leave(
+                [
+                    each
+                    for each in groups_of(self._session)
+                    if each.name == group
+                    and any(rank.address.rank in new for rank in _ranks_on(each, event.node_id))
+                ],
+                event,
+                until,
+            )
 
     def _on_draining(self, event: NodeDraining) -> None:
         left_s = _UNLIMITED_S if event.left_s is None else event.left_s * _SHARE
         until = time.monotonic() + left_s
-        for group in list(groups_of(self._session)):
+        self._draining[event.node_id] = event, until
+        self._leave(list(groups_of(self._session)), event, until)
+
+    def _leave(self, groups: Sequence[Supervision], event: NodeDraining, until: float) -> None:
+        for group in groups:
             there = _ranks_on(group, event.node_id)
             if there and group.moves:
                 for rank in there:
