@@ -84,7 +84,6 @@ class NodeLooks:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._head = host_and_port(address)
         self.raylets: dict[str, Address] = {}
         self._asked: Future[_NodesOfRay] | None = None
 
@@ -97,7 +96,7 @@ class NodeLooks:
         """
         some = _dice.sample(list(node_ids), min(len(node_ids), _MAX_LOOKS))
         wanted = {each: self.raylets[each] for each in {*some, *silent} if each in self.raylets}
-        ended, answering = ask_raylets({**wanted, HEAD: self._head}, _LOOK_S)
+        ended, answering = ask_raylets({**wanted, HEAD: host_and_port(self.address)}, _LOOK_S)
         silent_now = {*wanted, HEAD} - ended - answering
         by_sockets = dict.fromkeys(ended - {HEAD}, _ENDED)
         if HEAD not in answering:  # a request to Ray now waits for a minute
