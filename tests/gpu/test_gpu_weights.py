@@ -15,6 +15,7 @@ import torch
 import gpu_peers
 from device_peers import idle_bytes
 from gpu_peers import digest_of, on_device
+from rlinf_scheduler.devices.cuda_driver import cuda_driver
 from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.hardware.vendors import find_devices
 from weights_job import DEADLINE_S, answer_of, wait_until
@@ -38,6 +39,10 @@ def fetched(reader, into, **options):
     return reader.fetch("policy", into, timeout_s=DEADLINE_S, **options).wait()
 
 
+def member(job, name, machine="here"):
+    return job.member(name, machine, device=cuda_driver())
+
+
 def taken_bytes(weights):
     return sum(pool.size_bytes for pool in weights._devices._staging._pools.values())
 
@@ -59,7 +64,7 @@ def test_processes_with_other_masks_and_allocators_get_the_same_bits(job, alloca
 
 
 def test_readers_on_the_device_and_in_host_memory_get_the_same_version(job):
-    actor, beside = job.member("actor:0"), job.member("rollout:0", "there")
+    actor, beside = member(job, "actor:0"), member(job, "rollout:0", "there")
     _, rollout, _ = job.start(fetch_on_demand, "rollout:1", gpu_peers.reader, {})
     own, other, host = on_device(-1), on_device(-1), {key: each.cpu() for key, each in on_device(-1).items()}
     for version in range(3):
@@ -71,7 +76,7 @@ def test_readers_on_the_device_and_in_host_memory_get_the_same_version(job):
 
 
 def test_a_thousand_versions_take_no_more_memory_than_ten(job):
-    actor = job.member("actor:0")
+    actor = member(job, "actor:0")
     _, rollout, _ = job.start(fetch_on_demand, "rollout:0", gpu_peers.reader, {})
     before = 0
     for version in range(1000):
@@ -87,7 +92,7 @@ def test_a_thousand_versions_take_no_more_memory_than_ten(job):
 
 
 def test_what_killed_readers_had_comes_back(job):
-    actor = job.member("actor:0")
+    actor = member(job, "actor:0")
     actor.publish("policy", on_device(0), 0)
     before = 0
     for kill in range(KILLS):
@@ -106,7 +111,7 @@ def test_what_killed_readers_had_comes_back(job):
 
 
 def test_what_killed_publishers_had_is_given_back_once_it_is_read(job):
-    reader = job.member("rollout:0")
+    reader = member(job, "rollout:0")
     into, before = on_device(-1), 0
     for kill in range(KILLS):
         process, _, _ = job.start(gpu_peers.publish_without_end, f"actor:{kill}")
@@ -128,7 +133,7 @@ def test_what_killed_publishers_had_is_given_back_once_it_is_read(job):
 
 def test_a_reader_that_keeps_versions_for_ever_sends_the_next_ones_to_host_memory(job, caplog, monkeypatch):
     monkeypatch.setenv("RLINF_DEVICE_POOL_MIB", "128")
-    actor, kept = job.member("actor:0"), []
+    actor, kept = member(job, "actor:0"), []
     with caplog.at_level(logging.WARNING):
         for version in range(4):
             actor.publish("policy", on_device(version), version)

@@ -74,7 +74,7 @@ def publish_on_demand(pipe, secret, machine, directory, name, environment):
             tensor.random_(-(1 << 15), 1 << 15)
         # Not every such bit is a number: bits have to arrive, not values.
         weights.publish("policy", {key: tensor.view(torch.bfloat16) for key, tensor in bits.items()}, version)
-        staged = weights._versions._weights["policy"].staged is not None
+        staged = weights._versions._versions["policy"][version].staged is not None
         pipe.send((digest_of(bits), staged, idle_bytes(weights)))
 
 
