@@ -224,6 +224,8 @@ class MailUsers(HandleUsers):
         if isinstance(error, CommTimeout):
             self._check_is_there(call)
             return "unanswered" if "its acknowledgement" in error.waiting_for else "timed out"
+        if "which could not be looked up" in str(error) and self._part.is_without_names(call.step.peer):
+            return "not found"
         raise Violation(f"{call.step.kind} {call.step.number} fails with {error!r}", (call.step.number,))
 
     def _check_is_there(self, call: HandleCall) -> None:
@@ -335,6 +337,14 @@ class MailboxPart(Part):
     def returns(self, step: Call) -> bool:
         """Whether a call goes on with a process that takes its peer's name."""
         return step.number in self._returning
+
+    def is_without_names(self, number: int) -> bool:
+        """Whether a process has given up the directory's.
+
+        Nobody can tell it then which of two processes has a name of which it has not noticed that the first has died.
+        """
+        processes = self.cluster.processes
+        return processes.home.name in processes.of(self.cluster.current[number]).given_up
 
     def _queue(self, step: Call) -> QueueName:
         """Return the queue of a recv."""

@@ -1,4 +1,5 @@
 import asyncio
+import queue
 import threading
 
 import numpy as np
@@ -7,8 +8,10 @@ import torch
 
 from nested_tensors import LAYOUTS, nested, parts_of
 from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf_scheduler.comm.directory import LookUp
 from rlinf_scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf_scheduler.mailbox import Mailbox, outbox
+from weights_job import wait_until
 
 DEADLINE_S = 60.0
 LIMIT_BYTES = 10_000
@@ -456,3 +459,46 @@ def test_who_has_a_name_after_another_is_heard_also_where_the_other_is_not_known
     for box in (boxes[liar], boxes[former]):
         with pytest.raises(CommError, match="says that it is 'a:0', which is another process"):
             box.send("not of a:0", "env:0", timeout_s=DEADLINE_S).wait()
+
+
+@pytest.fixture
+def successor_of_one_known(new_messenger):
+    """Boxes of a receiver and of the successor of "a:0", of which that knows; its look-ups; what ends the one before.
+
+    The directory is asked by the receiver, and answers when the test lets it.
+    """
+    home, receiver, former, later = (new_messenger(name) for name in ("home", "env:0", "a:0", "a:0"))
+    lookups = queue.SimpleQueue()
+    home.serve("directory", lookups.put, LookUp)
+    box = Mailbox(receiver, DirectoryClient(receiver, home.endpoint), "env:0")
+    finder = box._inbox.transfers.finder
+    receiver.submit(lambda: finder.learn("a:0", former.endpoint))
+    wait_until(lambda: finder.known("a:0"), receiver)
+    successor = Mailbox(later, DirectoryClient(later, home.endpoint), "a:0")
+    later.submit(lambda: successor._outbox.transfers.finder.learn("env:0", receiver.endpoint))
+
+    def end_former():
+        former.close()
+        wait_until(lambda: not finder.known("a:0"), receiver)
+
+    return box, successor, lookups, end_former
+
+
+def test_a_sender_whose_name_cannot_be_looked_up_is_not_said_to_be_another_process(successor_of_one_known):
+    _, successor, lookups, _ = successor_of_one_known
+    sending = successor.send("unheard", "env:0", timeout_s=DEADLINE_S)
+    lookups.get(timeout=DEADLINE_S).fail(CommTimeout("request", "directory", 30.0, "its answer"))
+    with pytest.raises(CommError, match="'a:0' says that it is 'a:0', which could not be looked up: "):
+        sending.wait(DEADLINE_S)
+
+
+def test_a_sender_whose_name_cannot_be_looked_up_is_heard_where_the_one_before_it_is_gone(
+    successor_of_one_known,
+):
+    box, successor, lookups, end_former = successor_of_one_known
+    sending = successor.send("heard", "env:0", timeout_s=DEADLINE_S)
+    asked = lookups.get(timeout=DEADLINE_S)
+    end_former()
+    asked.fail(CommTimeout("request", "directory", 30.0, "its answer"))
+    sending.wait(DEADLINE_S)
+    assert box.recv("a:0", timeout_s=DEADLINE_S).wait() == "heard"

@@ -45,10 +45,27 @@ def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(see
 # that waited for one that stood still; an item that was taken after its channel had been away; weights
 # of a launch that was over, of whose successor nobody had heard; an item of a holder that was given up while it was to
 # bring it; replicas of shards that a dead rank has left; a send that was given up after its deadline had passed, to one
-# that stood still.
+# that stood still; sends of one that had another's name, to receivers that knew the other and had lost the directory.
 @pytest.mark.parametrize(
     "seed",
-    [70338, 72110, 100251, 101209, 101879, 102191, 106356, 300842, 500980, 600935, 1000075, 1005481, 3000193],
+    [
+        70338,
+        72110,
+        100251,
+        101209,
+        101879,
+        102191,
+        106356,
+        300842,
+        500980,
+        600935,
+        1000075,
+        1005481,
+        3000193,
+        10002420,
+        10005252,
+        10009806,
+    ],
 )
 def test_every_promise_is_kept_in_a_whole_story_that_has_found_it_broken(seed):
     assert simulate(seed).violation is None

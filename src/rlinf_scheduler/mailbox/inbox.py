@@ -291,15 +291,17 @@ class Inbox:
         put: MailPut = request.head
         if put.receiver != self._own_name:
             raise CommError(f"this is '{self._own_name}', not '{put.receiver}'")
-        known = self.transfers.finder.known(put.sender)
-        owner = self._owner(put.sender, request.peer_id) if known is None else known.process_id
+        owner = self._owner_of(put.sender, request.peer_id)
         if owner == request.peer_id and put.sender not in self._claims:
             self._take(request)
         else:
             self._look_up_claim(request)
 
-    def _owner(self, name: str, process_id: str) -> str:
-        """The process that sends under a name: that one, if none does yet."""
+    def _owner_of(self, name: str, process_id: str) -> str:
+        """The process that has a name: where it is not known, the one that sends under it, or that if none does yet."""
+        known = self.transfers.finder.known(name)
+        if known is not None:
+            return known.process_id
         owner = self._owners.setdefault(name, process_id)
         self._names_of.setdefault(owner, set()).add(name)
         return owner
@@ -314,20 +316,29 @@ class Inbox:
             lookup.add_done_callback(partial(self._on_looked_up, name))
 
     def _on_looked_up(self, name: str, lookup: Promise[Entry]) -> None:
-        claims, owner = self._claims.pop(name, []), ""
-        if not lookup.cancelled() and lookup.exception(0) is None:
+        claims = self._claims.pop(name, [])
+        failure = CancelledError() if lookup.cancelled() else lookup.exception(0)
+        if failure is None:
             endpoint = lookup.result(0).endpoint
-            owner = endpoint.process_id
             self._names_of.get(self._owners.pop(name, ""), set()).discard(name)
             self.transfers.finder.learn(name, endpoint)
         for request in claims:
             if request.is_cancelled:  # its sender is gone
                 continue
             try:
-                request.check_claim(owner, f"it is '{name}'")
+                self._check_claim(request, failure)
                 self._take(request)
             except Exception as error:  # noqa: BLE001 - its sender's, as of every request; the next ones are answered
                 request.fail(error)
+
+    def _check_claim(self, request: Request, failure: BaseException | None) -> None:
+        """Raise a CommError unless a sender has its name, as its look-up says, or what is known here if that failed."""
+        name = request.head.sender
+        owner = self._owner_of(name, request.peer_id)
+        if failure is not None and owner != request.peer_id:  # that may be gone, which was not noticed here
+            who = f"'{request.peer_name}' says that it is '{name}'"
+            raise CommError(f"{who}, which could not be looked up: {failure}") from failure
+        request.check_claim(owner, f"it is '{name}'")
 
     def _take(self, request: Request) -> None:
         put: MailPut = request.head
