@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from nested_tensors import LAYOUTS, nested, parts_of
-from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf_scheduler.comm.directory import LookUp
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer, transfer
+from rlinf_scheduler.comm.directory import Entry, LookUp
 from rlinf_scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf_scheduler.mailbox import Mailbox, outbox
 from weights_job import wait_until
@@ -502,3 +502,16 @@ def test_a_sender_whose_name_cannot_be_looked_up_is_heard_where_the_one_before_i
     asked.fail(CommTimeout("request", "directory", 30.0, "its answer"))
     sending.wait(DEADLINE_S)
     assert box.recv("a:0", timeout_s=DEADLINE_S).wait() == "heard"
+
+
+def test_a_recv_whose_sender_is_found_late_says_that_it_had_been_gone(successor_of_one_known, monkeypatch):
+    monkeypatch.setattr(transfer, "GRACE_S", DEADLINE_S)
+    box, _, lookups, end_former = successor_of_one_known
+    former = box._inbox.transfers.finder.known("a:0")
+    receiving = box.recv("b:0", timeout_s=0.0)  # which the former is called, too
+    operations = box._inbox.transfers.under_way
+    wait_until(lambda: any(each._is_late for each in operations), box._inbox.messenger)
+    end_former()
+    lookups.get(timeout=DEADLINE_S).reply(Entry("b:0", former))
+    with pytest.raises(PeerDied, match="b:0"):
+        receiving.wait(DEADLINE_S)

@@ -45,7 +45,8 @@ def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(see
 # that waited for one that stood still; an item that was taken after its channel had been away; weights
 # of a launch that was over, of whose successor nobody had heard; an item of a holder that was given up while it was to
 # bring it; replicas of shards that a dead rank has left; a send that was given up after its deadline had passed, to one
-# that stood still; sends of one that had another's name, to receivers that knew the other and had lost the directory.
+# that stood still; sends of one that had another's name, to receivers that knew the other and had lost the directory;
+# a recv that found its sender after its deadline, when that had been gone for long.
 @pytest.mark.parametrize(
     "seed",
     [
@@ -65,6 +66,7 @@ def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(see
         10002420,
         10005252,
         10009806,
+        10021413,
     ],
 )
 def test_every_promise_is_kept_in_a_whole_story_that_has_found_it_broken(seed):

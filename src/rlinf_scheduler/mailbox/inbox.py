@@ -129,8 +129,10 @@ class _Receiving(Transfer):
         self._inbox.note_found(self)
 
     def expire(self) -> None:
-        """The deadline has passed, and the peer is there."""
-        self._inbox.end(self, self.timeout(self._waiting_for))
+        """The deadline has passed, and the peer is there, or was gone before it was found."""
+        gone = None if self._waits_for_return else self._inbox.messenger.peers.lost.get(self.process_id)
+        error = self.timeout(self._waiting_for) if gone is None else PeerDied(self.peer, gone.reason)
+        self._inbox.end(self, error)
 
     def ended(self, value: Any, error: BaseException | None) -> None:
         """It is over: give back what it holds, and tell its caller."""
