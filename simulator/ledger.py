@@ -295,6 +295,8 @@ class Ledger:
                 del queue.getters[ticket]
             for ticket in [ticket for ticket in queue.line if ticket[0] == client]:
                 queue.forget_put(ticket)
+                # One that was only out of reach comes back, and has all its credit.
+                self._settle_bytes(ticket)
         for shards in self._shards.values():
             shards.forget(client)
 

@@ -46,7 +46,8 @@ def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(see
 # of a launch that was over, of whose successor nobody had heard; an item of a holder that was given up while it was to
 # bring it; replicas of shards that a dead rank has left; a send that was given up after its deadline had passed, to one
 # that stood still; sends of one that had another's name, to receivers that knew the other and had lost the directory;
-# a recv that found its sender after its deadline, when that had been gone for long.
+# a recv that found its sender after its deadline, when that had been gone for long; a send of one
+# that was given up, and came back, with all its credit.
 @pytest.mark.parametrize(
     "seed",
     [
@@ -67,6 +68,7 @@ def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(see
         10005252,
         10009806,
         10021413,
+        10001527,
     ],
 )
 def test_every_promise_is_kept_in_a_whole_story_that_has_found_it_broken(seed):
