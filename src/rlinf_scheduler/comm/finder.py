@@ -43,11 +43,9 @@ class Finder:
 
     Args:
         directory: where names are looked up.
-        remembers: whether who was found stays known until it is gone; else names may change hands before.
     """
 
-    def __init__(self, messenger: Messenger, directory: DirectoryClient, *, remembers: bool = True) -> None:
-        self._remembers = remembers
+    def __init__(self, messenger: Messenger, directory: DirectoryClient) -> None:
         self._messenger = messenger
         self._directory = directory
         self._known: dict[str, Endpoint] = {}
@@ -101,9 +99,8 @@ class Finder:
     def _resolve(self, name: str, endpoint: Endpoint) -> None:
         # It may have gone since it was looked up; then it is reported as lost once more, after this.
         self._messenger.connect(endpoint)
-        if self._remembers:
-            self._known[name] = endpoint
-            self._names_of[endpoint.process_id].add(name)
+        self._known[name] = endpoint
+        self._names_of[endpoint.process_id].add(name)
         for search in self._searches.pop(name, ()):
             if search.lookup is not None:
                 search.lookup.cancel()
