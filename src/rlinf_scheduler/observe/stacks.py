@@ -44,7 +44,15 @@ CALL_THREADS = "rlinf-call-"
 # CPUCLOCK_SCHED and CPUCLOCK_PERTHREAD_MASK of the kernel.
 _THREADS_CLOCK = 2 | 4
 # Threads of this library's own, and of Ray's, say nothing about the job.
-_OWN_THREADS = ("comm-", "rlinf-events", "rlinf-progress", "rlinf-web", "ray_", "AsyncIO Thread")
+_OWN_THREADS = (
+    "comm-",
+    "rlinf-events",
+    "rlinf-progress",
+    "rlinf-web",
+    "ray_",
+    "AsyncIO Thread",
+    "PythonGCThread",
+)
 
 
 def is_own(file: str) -> bool:
