@@ -276,6 +276,29 @@ def test_what_was_on_its_way_and_is_taken_before_it_is_written_is_not_there(in_p
     assert numbers == [[0, 1, 2], [1, 2]]
 
 
+def test_what_was_on_its_way_and_is_given_back_is_there_though_some_of_it_is_taken_by_another(
+    in_process, tmp_path, monkeypatch
+):
+    channel = in_process.create()
+    for number in range(3):
+        channel.put(np.full(LARGE, number))
+    handles = [channel.get_batch(min_items=3, max_items=3, async_op=True)]
+    wait_until(handles[0].done)
+    write = checkpoints._Writing._run
+
+    def write_later(writing, path):
+        handles.clear()
+        array = channel.get(timeout_s=DEADLINE_S)
+        assert int(array[0]) == 0
+        array[:] = -1
+        return write(writing, path)
+
+    monkeypatch.setattr(checkpoints._Writing, "_run", write_later)
+    channel.save(tmp_path / "tasks")
+    arrays = drained(restored(in_process, tmp_path / "tasks"))
+    assert [set(array.tolist()) for array in arrays] == [{0}, {1}, {2}]
+
+
 def test_what_a_subscriber_has_read_is_not_taken_from_the_consumer_that_it_is_on_its_way_to(
     in_process, tmp_path
 ):

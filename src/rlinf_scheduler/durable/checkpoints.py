@@ -201,12 +201,16 @@ class _Writing:
     def _run(self, path: str) -> control_wire.Saved:
         copies: dict[int, list[Buffer]] = {}
         taken: set[int] = set()
-        for sent in (sent for snapshot in self.snapshots for sent in snapshot.sent if marks_tell(sent)):
+        for getter in (getter for snapshot in self.snapshots for getter in snapshot.sent):
+            sent = getter.items or []
+            if not marks_tell(sent):
+                continue
             items = [item for item in sent if not item.lost and item.payload.block is not None]
             # Who takes what is on its way may write into it, and sets its mark before.
             for item in items:
                 copies[id(item)] = [bytes(frame) for frame in item.payload.frames()]
-            if is_consumed(item.payload for item in items):
+            # What was given back first is there: the mark is of whom one of its items was given to after that.
+            if is_consumed(item.payload for item in items) and getter.items is not None:
                 taken.update(map(id, sent))
         snapshot = merged(*self.snapshots) if len(self.snapshots) > 1 else self.snapshots[0]
         data = _without(snapshot, taken)

@@ -382,6 +382,7 @@ class Queue(Contents):
             # What does not count is kept elsewhere anyhow.
             if getter.counts:
                 returned.extend(getter.items or ())
+                getter.items = None  # who has looked at this delivery sees that it came to nothing
         self.restore(returned)
 
     def restore(self, items: Collection[Item]) -> None:

@@ -46,7 +46,7 @@ class Snapshot:
         items: `items[n].payload` belongs to the item of the data whose `payload` is n.
         at_rest: without clients.
         rest: of the items, what never left each of the queues and is not in the data.
-        sent: what has been delivered and is the client's once it confirms that, by delivery.
+        sent: who was sent what is theirs once they confirm that; their `items` are None once it is given back.
         entered: what entered since then, and where, as long as this is watched (see `Tally.watch`).
     """
 
@@ -54,7 +54,7 @@ class Snapshot:
     items: list[Item]
     at_rest: bool
     rest: Sequence[range] = ()
-    sent: list[list[Item]] = field(default_factory=list)
+    sent: list[Getter] = field(default_factory=list)
     entered: list[tuple[QueueName, Item]] = field(default_factory=list)
 
     @cached_property
@@ -102,7 +102,7 @@ class Taker:
         self._at_rest = at_rest
         self._items = SavedItems(at_rest=at_rest, done=done)
         self._rest: list[range] = []
-        self._sent: list[list[Item]] = []
+        self._sent: list[Getter] = []
 
     def take(self) -> Snapshot:
         """Return all there is."""
@@ -133,9 +133,9 @@ class Taker:
         """Have in their queues again what clients have."""
         for queue, getters in sent.items():
             # What does not count is kept elsewhere.
-            for items in [getter.items or [] for getter in getters if getter.counts]:
-                self._sent.append(items)
-                self._items.back[queue] += items
+            for getter in [each for each in getters if each.counts]:
+                self._sent.append(getter)
+                self._items.back[queue] += getter.items or ()
         for lent in self._lent():
             self._items.back[lent.queue] += lent.items.values()
 
