@@ -107,6 +107,7 @@ class Rank:
         process: what runs of the product there.
         weights: the product's.
         begun: the newest version that it publishes,
+        returned: the newest of which its user knows what became,
         acknowledged: and all of which the index has heard.
     """
 
@@ -118,7 +119,7 @@ class Rank:
         self.weights = StoryWeights(process, publisher)
         self.acknowledged: set[int] = set()
         self._group, self._launch, self.number = group, group.launch, number
-        self.begun = -1
+        self.begun = self.returned = -1
 
     @property
     def published(self) -> dict[Key, Any]:
@@ -129,8 +130,10 @@ class Rank:
     def publish(self, version: int, turn_us: int = TURN_US) -> None:
         """Publish its shards of a version."""
         others = self._group.living() if self._launch == self._group.launch else ()
-        if any(each.begun < version - 1 for each in others):
-            # As a trainer that waits for the others' gradients.
+        if any((each.begun if each is self else each.returned) < version - 1 for each in others):
+            # As a trainer that waits for the others' gradients, which they make when their `publish` has returned: the
+            # index keeps two versions beyond the newest complete one, and of a rank that were further ahead none that
+            # the others had not announced.
             self.host.later(turn_us, self.publish, version, min(2 * turn_us, MAX_TURN_US))
         elif version > self.begun:
             self.begun = version
@@ -152,6 +155,7 @@ class Rank:
 
     def _published(self, version: int, done: Promise[object]) -> None:
         error = done.exception(0)
+        self.returned = max(self.returned, version)
         if error is None:
             self.acknowledged.add(version)
             self.host.world.note(self.host.name, "publishes", version)
@@ -446,7 +450,7 @@ class WeightsPart(Part):
                 self._cluster.world.schedule(after_us, None, self._replace, (number, launch))
         else:
             rank = self._start_rank(number)
-            rank.begun = self._group.begun - 1
+            rank.begun = rank.returned = self._group.begun - 1
             rank.host.later(0, rank.publish, self._group.begun)
 
     def _launch_anew(self) -> None:
@@ -555,7 +559,8 @@ class WeightsPart(Part):
         group = self._group
         for number, rank in list(group.ranks.items()):
             if not rank.host.alive:
-                self._start_rank(number).begun = group.begun
+                successor = self._start_rank(number)
+                successor.begun = successor.returned = group.begun
         self._publish()
         yield
         reader = self._start_auditor()
