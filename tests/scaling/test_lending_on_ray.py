@@ -86,6 +86,23 @@ def test_a_loan_ends_with_its_borrower_and_lasts_without_its_lender(ray_cluster,
         borrower.terminate()
 
 
+def test_a_loan_whose_ranks_cannot_leave_goes_on_until_they_can(ray_cluster, lender, borrower):
+    loan = ray_cluster.lend(lender, to=borrower, num_workers=1)
+    with pytest.raises(ResizeError) as raised, loan:
+        borrower.shrink(ranks=[0])  # the one of the loan is the last one
+    assert raised.value.__notes__[-1].startswith(
+        "'borrower' has ranks 1 on devices of 'lender', until `end()`"
+    )
+    assert (borrower.ranks, loan.ranks) == ((1,), (1,))
+    with pytest.raises(ConfigError, match="this loan is on already"):
+        loan.__enter__()
+    borrower.grow(placement="2")
+    loan.end()
+    assert (borrower.ranks, loan.ranks) == ((2,), ())
+    with loan:
+        assert loan.ranks == (3,)
+
+
 def test_ranks_that_have_come_before_a_loan_fails_are_given_back(ray_cluster, lender):
     with launch(ray_cluster, Stubborn, "stubborn", 2) as stubborn:
         with pytest.raises(ResizeError, match="too many"), ray_cluster.lend(lender, to=stubborn):

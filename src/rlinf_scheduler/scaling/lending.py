@@ -150,36 +150,56 @@ class Loan:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        ranks, self.ranks = self.ranks, ()
-        self._end(ranks, raises=kind is None)
+        self._end(raises=kind is None)
+
+    def end(self) -> None:
+        """Have the further ranks leave: once more, where they did not at the end of the block.
+
+        Raises:
+            ResizeError: they do not; the loan goes on.
+        """
+        self._end(raises=True)
 
     def _undo(self, before: GroupMembers, lent: Sequence[LentDevices]) -> None:
         """Who was interrupted, or told of a rank that did not follow, may have been so when others had come."""
         places = {(each.node_rank, tuple(each.devices)) for each in lent}
         came = (each for each in self._borrower.placements if each.rank not in before.ranks)
-        ranks = [each.rank for each in came if (each.node_rank, tuple(each.local_hardware_ranks)) in places]
-        self._end(ranks, raises=False)
+        self.ranks = tuple(
+            each.rank for each in came if (each.node_rank, tuple(each.local_hardware_ranks)) in places
+        )
+        self._end(raises=False)
 
-    def _end(self, ranks: Sequence[int], *, raises: bool) -> None:
+    def _end(self, *, raises: bool) -> None:
+        """End it; as long as ranks stay, whatever comes in between, it goes on and says whose they are."""
         try:
-            self._give_back(ranks)
+            self._give_back()
         except SchedulerError as error:
+            has = f"'{self.borrower}' has ranks {ranges_text(self.ranks)} on devices of '{self.lender}'"
+            stays = f"{has}, until `end()` of this loan gives them back" if self.ranks else "no rank is left"
             if raises:
+                error.add_note(stays)
                 raise
             # What has been raised already is what matters.
-            _log.warning("ranks %s of '%s' are not given back: %s", list(ranks), self._borrower.name, error)
+            _log.warning("the loan of '%s' to '%s': %s: %s", self.lender, self.borrower, stays, error)
         finally:
-            self._loans.there.discard(self)
+            if not self.ranks:
+                self._loans.there.discard(self)
 
-    def _give_back(self, ranks: Sequence[int]) -> None:
-        there = [rank for rank in ranks if rank in self._borrower.members.ranks]
-        if not there or has_ended(self._borrower):
-            return
+    def _give_back(self) -> None:
+        self.ranks = self._left()
         try:
-            self._borrower.shrink(ranks=there, drain_s=self._drain_s)
+            if self.ranks:
+                self._borrower.shrink(ranks=self.ranks, drain_s=self._drain_s)
         except SchedulerError:
             if not has_ended(self._borrower):  # then nobody has them any more
                 raise
+        finally:
+            self.ranks = self._left()
+
+    def _left(self) -> tuple[int, ...]:
+        """Return those of its ranks that are there."""
+        there = () if has_ended(self._borrower) else self._borrower.members.ranks
+        return tuple(rank for rank in self.ranks if rank in there)
 
 
 class Loans:
@@ -192,4 +212,5 @@ class Loans:
 def lender_of(session: Session, borrower: str) -> str:
     """Who lends devices to a group now; "" if nobody does."""
     loans = list(session.service(Loans).there)
-    return next((loan.lender for loan in loans if loan.borrower == borrower), "")
+    on = (loan for loan in loans if loan.borrower == borrower and not has_ended(loan._borrower))
+    return next((loan.lender for loan in on), "")
