@@ -114,20 +114,45 @@ def test_a_view_keeps_its_ranks_and_says_that_one_has_left(forked_job):
     assert group[-1].ranks == (2,)
 
 
+@pytest.fixture
+def shrinks_first(monkeypatch):
+    """Has a group lose its last rank once its next call was made, before that begins."""
+
+    def arm(group):
+        begin = ResizableGroup.begin
+
+        def shrink_first(*args):
+            monkeypatch.setattr(ResizableGroup, "begin", begin)
+            group.shrink(1)
+            begin(*args)
+
+        monkeypatch.setattr(ResizableGroup, "begin", shrink_first)
+
+    return arm
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "restart"])
+def test_a_call_that_begins_as_a_rank_leaves_is_of_those_that_stay(forked_job, shrinks_first, on_failure):
+    group = launch(forked_job, f"asked-{on_failure}", on_failure=on_failure)
+    shrinks_first(group)
+    assert numbers(group.who().wait(DEADLINE_S)) == (0,)
+
+
+def test_the_values_of_a_rank_that_left_before_it_began_are_no_empty_stream(forked_job, shrinks_first):
+    group = launch(forked_job, "one-of-them")
+    shrinks_first(group)
+    with pytest.raises(ValueError, match=r"runs on ranks \[0\], not on rank 1"):
+        list(group.count(3).rank(1))
+
+
 @pytest.mark.parametrize("of_members", [True, False])
 @pytest.mark.parametrize("rows", [list, lambda stream: [[value] for _, value in stream.as_ready()]])
 def test_a_stream_that_begins_as_a_rank_leaves_is_of_those_that_stay(
-    forked_job, monkeypatch, of_members, rows
+    forked_job, shrinks_first, of_members, rows
 ):
     group = launch(forked_job, "streamed")
-    view, begin = group if of_members else group[1], ResizableGroup.begin
-
-    def shrink_first(*args):
-        monkeypatch.setattr(ResizableGroup, "begin", begin)
-        group.shrink(1)
-        begin(*args)
-
-    monkeypatch.setattr(ResizableGroup, "begin", shrink_first)
+    view = group if of_members else group[1]
+    shrinks_first(group)
     if of_members:
         assert rows(view.count(3)) == [[0], [1], [2]]
     else:

@@ -175,7 +175,8 @@ class GroupCalls(ABC, Generic[RankT]):
             self._deaths.may_return or self._deaths.away
         ):  # since it was made, a rank may have gone or returned
             for index, address in enumerate(call.addresses):
-                call.aim(index, self.target(address.rank))
+                if call.outcomes[index] is None:  # one that has left may have no process to look for
+                    call.aim(index, self.target(address.rank))
         call.start()
         for number, reason in self._deaths.dead.items():
             call.refuse(self._death_in(call, number, reason))

@@ -324,14 +324,23 @@ class GroupStream(Generic[R]):
             rank: its number in the group.
 
         Raises:
-            ValueError: it was not called.
+            ValueError: it was not called, or left the group before it began.
             Otherwise as `__iter__`.
         """
         ranks = [address.rank for address in self._call.addresses]
         if rank not in ranks:
-            message = f"{self._call.title} runs on ranks {ranks}, not on rank {rank}"
-            raise ValueError(message)
-        return (value for _, value in self._each([ranks.index(rank)]))
+            raise self._not_called(rank)
+        return self._values_of(rank, ranks.index(rank))
+
+    def _values_of(self, rank: int, place: int) -> Iterator[R]:
+        for _, value in self._each([place]):
+            yield value
+        if place not in self._call.places:  # it has left: that is no stream without values
+            raise self._not_called(rank)
+
+    def _not_called(self, rank: int) -> ValueError:
+        ranks = [self._call.addresses[place].rank for place in self._call.places]
+        return ValueError(f"{self._call.title} runs on ranks {ranks}, not on rank {rank}")
 
     def as_ready(self) -> Iterator[tuple[int, R]]:
         """The values of all ranks as they come, each with its rank; ranks may give different numbers of them.
