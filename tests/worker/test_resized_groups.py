@@ -18,10 +18,11 @@ from rlinf.scheduler import (
     PackedPlacementStrategy,
 )
 from rlinf_scheduler.errors import ConfigError, LaunchError, PlacementError, ResizeError, WorkerDied
-from rlinf_scheduler.events import GroupResized, RankDrained, WorkerLost
+from rlinf_scheduler.events import GroupLaunched, GroupResized, RankDrained, WorkerLost
 from rlinf_scheduler.observe.why import why
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.worker.group_calls import FailFast
+from rlinf_scheduler.worker.supervision import groups_of
 from waits import seen, wait_until
 
 __all__ = ["alarms"]
@@ -396,3 +397,16 @@ def test_why_tells_for_whom_a_resize_waits(forked_job):
         assert shrinking.result(60) == (1,)
     with pytest.raises(WorkerDied):
         stays.wait(60)
+
+
+def test_a_group_is_known_when_its_launch_is_told(forked_job):
+    """Who has ranks leave a node that was drained as they started finds them then."""
+    session, known = forked_job.session, []
+
+    def look(event):
+        if isinstance(event, GroupLaunched):
+            known.append({group.name for group in groups_of(session)})
+
+    session.bus.tap(look)
+    launch(forked_job, "told")
+    assert "told" in known[0]

@@ -64,9 +64,11 @@ def launch_group(
     except BaseException:
         give_back()
         raise
-    session.bus.emit(GroupLaunched(name, len(ranks), time.monotonic() - began, recipe.seed))
+    took_s = time.monotonic() - began
     group = ResizableGroup(session, recipe, ranks, partial(_launch_successors, session, recipe))
     group.give_back = give_back
+    # At last: who hears of it looks for its ranks.
+    session.bus.emit(GroupLaunched(name, len(ranks), took_s, recipe.seed))
     return group
 
 
