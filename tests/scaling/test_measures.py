@@ -168,3 +168,10 @@ def test_a_wait_of_which_nothing_was_known_counts_for_the_time_between_two_looks
         times(110.0, ROLLOUT[0], actor_that(110.0, ended=[waits(61.0)])),
     )
     assert sampled(*looks).waited_for == 1.0
+
+
+def test_a_long_wait_that_is_new_to_the_group_counts_for_its_own_process_alone():
+    before = times(100.0, ROLLOUT[0], sheet("actor:0", 100.0, 100.0), sheet("actor:1", 100.0, 90.0))
+    long = actor_that(105.0, get("'default'", 90.0))
+    after = times(105.0, ROLLOUT[1], long, sheet("actor:1", 105.0, 94.0))
+    assert sampled(before, after, graph=GRAPH).waited_for == pytest.approx(0.5)

@@ -105,11 +105,14 @@ def sample_between(before: TimesSoFar, after: TimesSoFar, group: str) -> Scaling
     groups: defaultdict[str, ProcessTimes] = defaultdict(ProcessTimes)
     for process, times in after.processes.items():
         name = group_of(process)
-        groups[name] = groups[name].plus(times.since(before.processes.get(process, ProcessTimes())))
+        since = times.since(before.processes.get(process, ProcessTimes()))
+        # What a wait took before the looks is of neither this process nor the others of its group.
+        waited_s = min(since.waited_s, max(since.lived_s, after.at - before.at))
+        groups[name] = groups[name].plus(since._replace(waited_s=waited_s))
     own = groups.pop(group, ProcessTimes())
 
     def share(seconds: float, lived_s: float) -> float:
-        """Of who has just begun, of the time between the looks; what a wait took before them is not of these."""
+        """Of who has just begun, of the time between the looks."""
         return min(1.0, seconds / max(lived_s, after.at - before.at, 1e-9))
 
     waited = [share(each.waited_s, each.lived_s) for each in groups.values()]
