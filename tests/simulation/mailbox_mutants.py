@@ -9,13 +9,20 @@ from rlinf_scheduler.comm.replication.publication import Publication
 from rlinf_scheduler.comm.replication.publisher import Publisher
 from rlinf_scheduler.comm.replication.replicas import Replicas
 from rlinf_scheduler.comm.transfer import Transfer
-from rlinf_scheduler.mailbox.inbox import Inbox
+from rlinf_scheduler.mailbox.inbox import Inbox, _Receiving
 from rlinf_scheduler.mailbox.records import PutOutcome
 from rlinf_scheduler.weights.index_service import IndexService
 from simulator.mailbox import MailboxPart
 from simulator.weights import WeightsPart
 
 MAIL, WEIGHTS = (MailboxPart,), (WeightsPart,)
+
+
+def _keeps_recvs_from_the_dead(_found):
+    def keeps(receiving):
+        receiving._waits_for_return = True
+
+    return keeps
 
 
 def _answers_before_it_reads(read):
@@ -89,7 +96,7 @@ MAILBOX_MUTANTS = {
         Inbox, "_read", _answers_before_it_reads, MAIL
     ),
     "takes a letter whose recv was dropped": Mutant(Inbox, "_finish_one", _takes_what_is_dropped, MAIL),
-    "keeps recvs from the dead": Mutant(Inbox, "note_found", nothing, MAIL),
+    "keeps recvs from the dead": Mutant(_Receiving, "found", _keeps_recvs_from_the_dead, MAIL),
     "leaves what begins after its deadline": Mutant(Transfer, "_found", _leaves_what_begins_late, MAIL),
     "forgets who asks for what is released": Mutant(Publisher, "release", _forgets_who_asks, WEIGHTS),
     "tells no replica that a version is over": Mutant(Publisher, "release", _tells_no_replica, WEIGHTS),

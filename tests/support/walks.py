@@ -37,9 +37,15 @@ class Walk:
 
 
 def shortest(walk, times):
-    """The files of the shortest of several walks: what a process does now and then is in some of them only."""
+    """The files of the shortest of several walks: what a process does now and then is in some of them only.
+
+    Each begins when nothing is left to do of the one before, which would come first in it.
+    """
+    from rlinf_scheduler.session import current_session
+
     walks = []
     for _ in range(times):
+        settle(current_session().messenger)
         with Walk() as each:
             walk()
         walks.append(each.files)
