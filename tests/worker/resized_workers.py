@@ -114,11 +114,17 @@ class Caller(Worker):
             assert self.over.wait(DEADLINE_S)
             begin(call, result)
 
-        def hear_again(call):
-            start(call)
-            shared._hear = hear
+        def hear_at_the_failure(call):
+            never_begun = call._never_begun
 
-        shared.begin, shared._start = begin_late, hear_again
+            def look(index, error):
+                shared._hear = hear
+                return never_begun(index, error)
+
+            call._never_begun = look  # which may be as it is started: there is nothing to connect to any more
+            start(call)
+
+        shared.begin, shared._start = begin_late, hear_at_the_failure
         try:
             return [who[0] for who in group.who().wait(DEADLINE_S)]
         except PlacementError as error:

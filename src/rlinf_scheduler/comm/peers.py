@@ -180,9 +180,12 @@ class Peers:
         return lost.reason if lost is not None else "its process is gone"
 
     def never_left(self, process_id: str, number: int) -> bool:
-        """Whether a process is gone to which the message of that number was never written; see `num_sent`."""
+        """Whether a process is gone to which the message of that number was never written; see `num_sent`.
+
+        The number is 0 of a message that was handed over when the process was known to be gone.
+        """
         lost = self.lost.get(process_id)
-        return lost is not None and number > lost.num_written
+        return lost is not None and (not number or number > lost.num_written)
 
     def tell_fenced(self, reason: str) -> None:
         """This process was declared dead."""

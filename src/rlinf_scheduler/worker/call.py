@@ -291,8 +291,7 @@ class Call:
         answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
-        if self._again is not None or self.why_left is not None:
-            self._numbers[index] = self.messenger.peers.num_sent(endpoint.process_id)
+        self._numbers[index] = self.messenger.peers.num_sent(endpoint.process_id)
         answer.add_done_callback(partial(self._on_answer, index, self._attempt))
         if self._is_cancelled:  # while the rank could not read its arguments
             self._send_cancel(index)
