@@ -291,7 +291,8 @@ class Call:
         answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
-        self._numbers[index] = self.messenger.peers.num_sent(endpoint.process_id)
+        if self._counts_messages:
+            self._numbers[index] = self.messenger.peers.num_sent(endpoint.process_id)
         answer.add_done_callback(partial(self._on_answer, index, self._attempt))
         if self._is_cancelled:  # while the rank could not read its arguments
             self._send_cancel(index)
@@ -346,9 +347,13 @@ class Call:
     def _never_left(self, index: int) -> bool:
         """Whether the process of a rank is gone, and its part was never written to that."""
         endpoint = self._targets[index].endpoint
-        return endpoint is not None and self.messenger.peers.never_left(
-            endpoint.process_id, self._numbers[index]
-        )
+        if endpoint is None or not self._counts_messages:
+            return False
+        return self.messenger.peers.never_left(endpoint.process_id, self._numbers[index])
+
+    @property
+    def _counts_messages(self) -> bool:
+        return self._again is not None or self.why_left is not None
 
     def _never_begun(self, index: int, error: BaseException) -> bool:
         """Whether a rank is gone that never began its part: it said goodbye once it had answered all that it had."""
