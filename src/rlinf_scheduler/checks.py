@@ -176,7 +176,7 @@ def check_options(
 
 
 def keyword_hint(signature: inspect.Signature, given: Iterable[str]) -> str:
-    """What the first keyword may have meant that is none, as the end of an error's text; "" if nothing is near."""
+    """Return which option the first unknown keyword is near to, to end an error's text; "" if to none."""
     known = [p.name for p in signature.parameters.values() if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
     for name in given:
         hint = "" if name in known else did_you_mean(name, known)

@@ -210,7 +210,7 @@ class Loans:
 
 
 def lender_of(session: Session, borrower: str) -> str:
-    """Who lends devices to a group now; "" if nobody does."""
+    """Return the group that lends devices to a group now; "" if none does."""
     loans = list(session.service(Loans).there)
     on = (loan for loan in loans if loan.borrower == borrower and not has_ended(loan._borrower))
     return next((loan.lender for loan in on), "")
