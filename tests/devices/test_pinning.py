@@ -67,7 +67,7 @@ def test_a_block_is_pinned_once_for_all_that_comes_to_lie_there(home):
     pin = one.device.pin
     one.device.pin = lambda *what: pinned.append(what) or pin(*what)
     for number in range(20):
-        assert one.seen(one.passed(MIB, number))
+        assert one.seen(one.passed(MIB, number % 256))
         one.settled()
         one.messenger.payloads.see_released_now()
     assert len(pinned) <= 2
@@ -181,8 +181,8 @@ def test_an_interruption_at_any_moment_leaves_nothing_held_or_pinned(home, alarm
     monkeypatch.setattr(sys, "unraisablehook", lambda _raised: None)
     one, interrupting = home(), alarms(7, 0.003)
     for number in range(tries(150)):
-        if interrupting.interrupt(lambda number=number: one.passed((1 + number % 3) * MIB, number)):
-            assert one.seen(one.passed(MIB, number))
+        if interrupting.interrupt(lambda number=number: one.passed((1 + number % 3) * MIB, number % 256)):
+            assert one.seen(one.passed(MIB, number % 256))
     assert interrupting.num_raised > 20
 
     def is_idle():
