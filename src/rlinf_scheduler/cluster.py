@@ -491,7 +491,7 @@ class Cluster:
             policy = cluster.autoscale("rollout", min=2, max=8, by="queue_wait")
 
         Args:
-            group: the group, or its name.
+            group: the group, or its name; of a job that outlives its drivers each group of the job.
             min, max: how many ranks it has.
             by: "queue_wait": the share of their time that others wait for items that it puts, or answers it gives, in
                 channels. "result_wait": that they wait for results of calls of it.
@@ -502,10 +502,10 @@ class Cluster:
         Raises:
             ConfigError: an argument is not what is said above, or the group has a policy already.
             PlacementError: this is a view of some of its ranks.
-            ClusterError: this process has not launched a group of that name, or it has ended.
+            ClusterError: the job has no group of that name, another process resizes it, or it has ended.
         """
         policy = ScalingPolicy(min, max, ScalingOptions() if options is None else options)
-        workers = launched_group(self.session, group)
+        workers = launched_group(self.session, group, is_called=on_grow is not None)
         return Autoscale(self.session, workers, policy, by=by, dry_run=bool(dry_run), on_grow=on_grow)
 
     def lend(
@@ -532,7 +532,7 @@ class Cluster:
 
         Raises:
             PlacementError: the lender has no devices for so many, or one is a view of some ranks of a group.
-            ClusterError: this process has not launched a group of that name, or it has ended.
+            ClusterError: the job has no group of that name, another process resizes it, or it has ended.
             ConfigError: an argument is not what is said above.
         """
         if num_workers is not None and whole_number(num_workers, lowest=1) is None:

@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
 from rlinf_scheduler.comm import local_machine_id
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S
-from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.errors import ClusterError, CommError, SchedulerError
 from rlinf_scheduler.extension import extension_named
@@ -41,7 +40,6 @@ from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.job_file import RunningJob, own_program
 from rlinf_scheduler.worker.group import WorkerGroup
-from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.home_wire import DESCRIBE, STOP, JobDescription, NodesKnown, StopJob
 from rlinf_scheduler.worker.remote_home import STOP_WITHIN_S, AttachedDriver, RemoteHome
 
@@ -125,10 +123,7 @@ def nodes_of(session: Session, refresh_s: float | None = None) -> NodesKnown:
 
 def attach(session: Session, name: str, worker_class: type[T] | None) -> WorkerGroup[T]:
     """A group of a job that outlives its drivers; see `Cluster.attach`."""
-    group, found = session.service(RemoteHome).attach(name, worker_class)
-    launched: Promise[GroupCalls[Any]] = Promise()
-    launched.set_result(group)
-    return WorkerGroup(name, found, group.members.world_size, launched)
+    return session.service(RemoteHome).attach(name, worker_class)
 
 
 def trace(session: Session, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:

@@ -13,6 +13,7 @@ from rlinf_scheduler.errors import ClusterTimeout, ConfigError, PlacementError, 
 from rlinf_scheduler.events import Autoscaled
 from rlinf_scheduler.observe.graph import graph_of
 from rlinf_scheduler.observe.report import WITHIN_S
+from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.observe.time_service import ask_times
 from rlinf_scheduler.observe.why import ask_job
 from rlinf_scheduler.planning.scaling import ScalingDecision, ScalingPolicy, ScalingSample
@@ -28,7 +29,6 @@ from rlinf_scheduler.scaling.measures import (
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names
 from rlinf_scheduler.worker.group import WorkerGroup
-from rlinf_scheduler.worker.supervision import groups_of
 
 # So many decisions are remembered.
 _MAX_DECISIONS = 256
@@ -182,13 +182,10 @@ class Autoscale:
         first = str(error).partition("\n")[0]
         if not isinstance(error, PlacementError):
             return first
-        holders = sorted(
-            each.name
-            for each in list(groups_of(self._session))
-            if each.name != self.group
-            and any(rank.placement.has_accelerators for rank in each.ranks.values())
-        )
-        return f"{first}; accelerators are held by {list_names(holders)}" if holders else first
+        nodes = received(begin_status(self._session)).nodes
+        seen = {address for node in nodes for device in node.devices for address in device.holders}
+        holders = {address.rpartition(":")[0] for address in seen} - {self.group}
+        return f"{first}; accelerators are held by {list_names(sorted(holders))}" if holders else first
 
     def _note(self, decision: ScalingDecision) -> None:
         last = self._decisions[-1] if self._decisions else None

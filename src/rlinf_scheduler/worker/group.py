@@ -590,6 +590,13 @@ class ScatteredGroup(WorkerGroup[T]):
         return [((*first, *args), {**named, **kwargs}) for first, named in self._first]
 
 
+def group_of(calls: GroupCalls[Any], worker_class: type[T]) -> WorkerGroup[T]:
+    """Return the group whose calls these are."""
+    launched: Promise[GroupCalls[Any]] = Promise()
+    launched.set_result(calls)
+    return WorkerGroup(calls.name, worker_class, calls.members.world_size, launched)
+
+
 @lru_cache(maxsize=256)
 def _named_after(kind: Any, worker_class: Any) -> Any:
     """The class of groups of a worker class: `kind`, or one in which the methods of the worker class win."""

@@ -174,12 +174,12 @@ class GroupBuilder(Generic[T, GroupT_co]):
         session, factory = cluster.session, self._factory
         launch: Callable[[str], GroupCalls[Any]]
         check_detached(session, detached=detached)
-        order = GroupOrder(encoded_factory(factory), tuple(placements), options)
+        order = GroupOrder(encoded_factory(factory), tuple(placements), options, factory.worker_class)
         if keeps_elsewhere(session):
             # Few programs have such a job.
             from rlinf_scheduler.worker.remote_home import RemoteHome  # noqa: PLC0415
 
-            launch = session.service(RemoteHome).launcher(order, factory.worker_class, detached=detached)
+            launch = session.service(RemoteHome).launcher(order, detached=detached)
         else:
             check_launches(session)
             launch = partial(launch_group, session, order)

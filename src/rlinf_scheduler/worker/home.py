@@ -66,7 +66,7 @@ def launch_group(
         raise
     took_s = time.monotonic() - began
     group = ResizableGroup(session, recipe, ranks, partial(_launch_successors, session, recipe))
-    group.give_back = give_back
+    group.give_back, group.worker_class = give_back, order.worker_class
     # At last: who hears of it looks for its ranks.
     session.bus.emit(GroupLaunched(name, len(ranks), took_s, recipe.seed))
     return group

@@ -163,8 +163,10 @@ class GroupOrder:
         factory: the worker's class and its arguments, encoded.
         placements: where the ranks are to be.
         options: how they are launched.
+        worker_class: the class, in the process that orders it.
     """
 
     factory: tuple[Buffer, ...]
     placements: tuple[Placement, ...]
     options: LaunchOptions
+    worker_class: type[Any] | None = None

@@ -37,6 +37,7 @@ from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import own_program
 from rlinf_scheduler.wording import seconds_text
+from rlinf_scheduler.worker.group import WorkerGroup, group_of
 from rlinf_scheduler.worker.home_wire import (
     ATTACH,
     ENDING,
@@ -86,9 +87,7 @@ class RemoteHome:
         """Whether this process calls a group of that name; from any thread."""
         return any(group.name == name for group in list(self._groups.values()))
 
-    def launcher(
-        self, order: GroupOrder, worker_class: type, *, detached: bool
-    ) -> Callable[[str], RemoteGroup]:
+    def launcher(self, order: GroupOrder, *, detached: bool) -> Callable[[str], RemoteGroup]:
         """What has a group launched whose name this process has taken.
 
         Raises:
@@ -98,8 +97,9 @@ class RemoteHome:
             problem = "on_failure is a function of this program, and the groups of this job belong to its job server"
             raise ConfigError(problem, hint="one of 'fail', 'restart', 'ignore'")
         options = replace(order.options, sys_path=tuple(sys.path), log_level=level_to_forward())
-        of_class = encode(worker_class).snapshot()
-        frames = [pickle.dumps(replace(order, factory=(), options=options)), *of_class, *order.factory]
+        of_class = encode(order.worker_class).snapshot()
+        sent = replace(order, factory=(), options=options, worker_class=None)
+        frames = [pickle.dumps(sent), *of_class, *order.factory]
         # The job server has the deadline, and says who is missing; its word may take a moment.
         limit_s = options.timeout_s + options.wait_s + ANSWER_TIMEOUT_S
 
@@ -116,12 +116,12 @@ class RemoteHome:
 
         return launch
 
-    def attach(self, name: str, worker_class: type[T] | None) -> tuple[RemoteGroup, type[T]]:
-        """A group of the job's, and the worker's class.
+    def attach(self, name: str, worker_class: type[T] | None) -> WorkerGroup[T]:
+        """A group of the job's.
 
         Args:
             name: the group's.
-            worker_class: the class; None: as it was launched.
+            worker_class: the class of its ranks; None: as it was launched.
 
         Raises:
             ClusterError: there is no such group, or its class cannot be imported here.
@@ -132,13 +132,13 @@ class RemoteHome:
         asked.begin(FOLLOW, FollowGroup(name))
         group, frames = asked.wait(ANSWER_TIMEOUT_S, ClusterError(late))
         if worker_class is not None:
-            return group, worker_class
+            return group_of(group, worker_class)
         try:
             found: type[T] = decode(frames[0], frames[1:])
         except CodecError as error:
             problem = f"the class of its workers cannot be imported here: {error.__cause__ or error}"
             raise ClusterError(f"attach({name!r}): {problem}; attach(..., worker_class=) names it") from error
-        return group, found
+        return group_of(group, found)
 
     def nodes(self, refresh_s: float | None = None) -> NodesKnown:
         """What the job server knows of the nodes; from now on this process has it, too.

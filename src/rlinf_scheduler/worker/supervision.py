@@ -9,6 +9,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ray.exceptions import RayError
 
@@ -57,6 +58,7 @@ class Supervision(GroupCalls[LaunchedRank]):
     Attributes:
         ended: done when all of it has ended.
         give_back: gives its devices back before the job ends.
+        worker_class: of its ranks, where this process has ordered it.
         moves: whether a rank whose node is gone, or is to be given back, comes back on another one.
         on_change: called on the I/O thread with each rank of whom there is news, and with None when the group is being
             ended, and when it has ended.
@@ -74,6 +76,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         self.ended: Promise[None] = Promise()
         self.moves = options.moves
         self.give_back: GivesBack | None = None
+        self.worker_class: type[Any] | None = None
         self.on_change: list[Callable[[int | None], None]] = []
         self._has_left = False
         self._successors = Successors(
