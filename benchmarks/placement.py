@@ -2,8 +2,8 @@
 
 A plan decides and checks where every process runs; `placements` then makes one record a process, which a launch does
 for the component that it starts. Components are collocated: each is on all accelerators, in a way of its own. Times are
-the best of five: what else runs on the machine only adds to them. The last line is the whole command, Python's start
-included.
+the best of five: what else runs on the machine only adds to them. The lines after that are of five components placed by
+properties, on nodes of two models; the last is the whole command, Python's start included.
 
     python benchmarks/placement.py [--only SHAPE] [--quick]
 """
@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from measure import read_options, stopwatch
+from rlinf.scheduler import ComponentPlacement
 from rlinf_scheduler.planning import PlacementRule, Topology, plan_components
 
 REPEATS = 5
@@ -28,6 +30,10 @@ SIZES = [
     ("65536x1", 4),
 ]
 SMALL = "cluster: {component_placement: {actor: 0-7, rollout: 8-15, env: {node_group: node, placement: '0-1:0-7'}}}"
+
+BY_PROPERTIES = ("1024x8", "8192x8", "65536x1")
+GIB = 1 << 30
+MODELS = (("A800-SXM4-80GB", (("rack", "b"),)), ("H100 80GB HBM3", (("rack", "a"),)))
 
 
 def rules(num_accelerators: int, node_size: int, num_components: int) -> list[PlacementRule]:
@@ -62,6 +68,32 @@ def measure(shape: str, num_components: int, repeats: int) -> tuple[int, int, in
     return topology.num_accelerators, num_processes, steps, min(planning), min(recording)
 
 
+def measure_wishes(shape: str, repeats: int) -> float:
+    """Seconds from a config that says what places must be, and nodes, to the numbers and the plan."""
+    bare = Topology.parse(shape)
+    half, size = bare.num_nodes // 2, bare.nodes[0].num_accelerators
+    nodes = [
+        replace(node, accelerator_model=model, memory_bytes=80 * GIB, labels=labels)
+        for node, (model, labels) in zip(bare.nodes, [MODELS[0]] * half + [MODELS[1]] * half, strict=True)
+    ]
+    quarter = bare.num_accelerators // 4
+    h100 = {"gpu": "H100", "memory_gb": ">=80", "label": {"rack": "a"}}
+    rollout = {"node_group": {"gpu": "A800"}, "count": quarter, "processes": quarter, "not_with": "actor"}
+    wishes = {
+        "actor": {"node_group": h100, "count": quarter, "per_node": max(1, size // 2)},
+        "rollout": rollout,
+        "critic": {"node_group": {"gpu": "H100"}, "count": quarter // 2, "not_with": "rollout"},
+        "reward": {"with": "rollout", "count": 2},
+        "env": {"node_group": "node", "count": 1, "processes": 16, "beside": "rollout"},
+    }
+    took, topology = [], replace(bare, nodes=tuple(nodes))
+    for _ in range(repeats):
+        started = time.perf_counter()
+        ComponentPlacement({"cluster": {"component_placement": wishes}}, topology)
+        took.append(time.perf_counter() - started)
+    return min(took)
+
+
 def measure_command(repeats: int) -> float:
     """Seconds that `rlinf plan` takes for a small file."""
     program = Path(sys.executable).with_name("rlinf")
@@ -81,6 +113,9 @@ def main() -> None:
     options = read_options("How long planning takes.", rounds=REPEATS)
     with stopwatch("placement.py"):
         print_table([size for size in SIZES if options.wants(size[0])], options.rounds)
+        for shape in filter(options.wants, BY_PROPERTIES):
+            took_s = measure_wishes(shape, options.rounds)
+            print(f"five components by properties on {shape}: {took_s * 1e3:.0f} ms")
         if options.wants("command"):
             print(f"rlinf plan of a small file on 2x8: {measure_command(options.rounds) * 1e3:.0f} ms")
 

@@ -26,6 +26,7 @@ from rlinf_scheduler.planning import (
     Plan,
     Resource,
     ResourceTable,
+    ResourceTables,
     SharedDevice,
     Topology,
     find_places,
@@ -86,8 +87,9 @@ class ComponentPlacement:
         checked = try_read_cluster_config(config)
         topology, misfits = _lay_over(_topology(where), checked)
         entries = _plannable(checked, misfits)
-        found = find_places(topology, entries, _unplaced(checked, entries))
-        self._plan, unplaced = try_plan_components(topology, found.rules)
+        tables = ResourceTables(topology)
+        found = find_places(topology, entries, _unplaced(checked, entries), tables)
+        self._plan, unplaced = try_plan_components(topology, found.rules, tables)
         errors = [*misfits, *found.errors, *unplaced]
         if not (checked.rules or checked.mistakes or errors):
             problem = "`component_placement` is missing or empty: no component has a place"

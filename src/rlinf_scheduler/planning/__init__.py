@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     )
     from rlinf_scheduler.planning.record import Placement
     from rlinf_scheduler.planning.remaining import Remainder, RemainingComponent, find_node, without_nodes
-    from rlinf_scheduler.planning.resources import Resource, ResourceTable
+    from rlinf_scheduler.planning.resources import Resource, ResourceTable, ResourceTables
     from rlinf_scheduler.planning.scaling import ScalingOptions
     from rlinf_scheduler.planning.strategies import (
         FlexiblePlacementStrategy,
@@ -80,6 +80,7 @@ __all__ = [
     "RemainingComponent",
     "Resource",
     "ResourceTable",
+    "ResourceTables",
     "Run",
     "ScalingOptions",
     "Segment",

@@ -16,7 +16,7 @@ from rlinf_scheduler.errors import ConfigError, PlacementError
 from rlinf_scheduler.planning.grammar import MAX_RANK, format_segments, segments_of
 from rlinf_scheduler.planning.plan import ComponentPlan
 from rlinf_scheduler.planning.planner import PlacementRule, try_plan_components
-from rlinf_scheduler.planning.resources import BARE_NODE, ResourceRow, ResourceTable
+from rlinf_scheduler.planning.resources import BARE_NODE, ResourceRow, ResourceTables
 from rlinf_scheduler.planning.topology import Topology
 from rlinf_scheduler.planning.wishes import PlacementWish
 from rlinf_scheduler.wording import counted, did_you_mean, list_names, node_list
@@ -56,7 +56,10 @@ class FoundPlaces:
 
 
 def find_places(
-    topology: Topology, entries: Iterable[PlacementRule | PlacementWish], unplaced: Collection[str] = ()
+    topology: Topology,
+    entries: Iterable[PlacementRule | PlacementWish],
+    unplaced: Collection[str] = (),
+    tables: ResourceTables | None = None,
 ) -> FoundPlaces:
     """Find numbers for all entries that have none.
 
@@ -64,6 +67,7 @@ def find_places(
         topology: the nodes, with their node groups.
         entries: what the file says.
         unplaced: components that have an entry with a mistake: wishes that name them are left out.
+        tables: as of `try_plan_components`.
 
     >>> entries = [PlacementRule(("actor",), "0-3"), PlacementWish(("rollout",), count=4, same="node")]
     >>> [rule.text for rule in find_places(Topology.parse("2x4"), entries).rules]
@@ -74,8 +78,9 @@ def find_places(
     written = [entry for entry in listed if isinstance(entry, PlacementRule)]
     if not wishes:
         return FoundPlaces(tuple(written), (), ())
-    finder = _Finder(topology, listed, unplaced)
-    for plan in try_plan_components(topology, written)[0].components.values():
+    tables = ResourceTables(topology) if tables is None else tables
+    finder = _Finder(topology, listed, unplaced, tables)
+    for plan in try_plan_components(topology, written, tables)[0].components.values():
         finder.occupy(plan)
     found: dict[int, FoundPlace] = {}
     errors: list[ConfigError] = []
@@ -143,13 +148,14 @@ class _Finder:
         topology: Topology,
         entries: Sequence[PlacementRule | PlacementWish],
         unplaced: Collection[str],
+        tables: ResourceTables,
     ) -> None:
         self._topology = topology
         self._names = [*(name for entry in entries for name in entry.components), *unplaced]
         self._holders: dict[str, _DeviceMasks] = {}
         self._used: _DeviceMasks = {}
         self._load: dict[int, int] = defaultdict(int)
-        self._tables: dict[tuple[str, ...], ResourceTable] = {}
+        self._tables = tables
         self._fitting: dict[int, list[ResourceRow]] = {}
 
     def occupy(self, plan: ComponentPlan) -> None:
@@ -198,7 +204,8 @@ class _Finder:
         """
         shape = _shape(wish)
         rows = self._near(wish, self._fitting[id(wish)])
-        rooms = list(self._rooms(wish, rows, shape.width))
+        free = list(self._free(wish, rows))
+        rooms = list(self._rooms(wish, free, shape.width))
         chosen = self._choose(wish, rooms, shape)
         pieces = sorted(
             (piece for room, count in chosen for piece in room.take(count, shape.width)),
@@ -210,8 +217,8 @@ class _Finder:
             wish.node_groups,
             *(wish.path,) * 3,
         )
-        num_free = self._num_free(wish, rows)
-        plan = try_plan_components(self._topology, [rule])[0]
+        num_free = sum(each.bit_count() for _, each in free)
+        plan = try_plan_components(self._topology, [rule], self._tables)[0]
         for component in plan.components.values():
             self.occupy(component)
         return FoundPlace(wish, rule, tuple(self._reasons(wish, num_free, chosen)))
@@ -228,9 +235,7 @@ class _Finder:
 
     def _rows_that_fit(self, wish: PlacementWish) -> list[ResourceRow]:
         """Return the resources of nodes with the properties of a wish, whoever has them."""
-        table = self._tables.get(wish.node_groups)
-        if table is None:
-            table = self._tables[wish.node_groups] = ResourceTable(self._topology, wish.node_groups)
+        table = self._tables[wish.node_groups]
         if not wish.properties:
             return table.rows
         nodes = dict.fromkeys(row.node_rank for row in table.rows)
@@ -293,10 +298,12 @@ class _Finder:
 
     # -- what is free ------------------------------------------------------------------------------------
 
-    def _rooms(self, wish: PlacementWish, rows: Sequence[ResourceRow], width: int) -> Iterator[_Room]:
+    def _rooms(
+        self, wish: PlacementWish, available: Sequence[tuple[ResourceRow, int]], width: int
+    ) -> Iterator[_Room]:
         """Yield what is free, by node; by island where one is asked for."""
         rooms: dict[tuple[int, int], _Room] = {}
-        for row, free in self._free(wish, rows):
+        for row, free in available:
             islands = self._topology.nodes[row.node_rank].islands if row.kind.accelerators else ()
             if wish.same == "island" and not islands:
                 continue

@@ -13,7 +13,7 @@ from rlinf_scheduler.planning.environments import EnvironmentTable
 from rlinf_scheduler.planning.grammar import MAX_RANK, RankRange, Segment, error_at, parse_segments
 from rlinf_scheduler.planning.node_groups import CLUSTER_GROUP
 from rlinf_scheduler.planning.plan import ComponentPlan, Cut, Plan, number_runs
-from rlinf_scheduler.planning.resources import ResourceTable
+from rlinf_scheduler.planning.resources import ResourceTable, ResourceTables
 from rlinf_scheduler.planning.topology import Topology
 
 
@@ -84,11 +84,19 @@ def plan_components(topology: Topology, rules: Iterable[PlacementRule]) -> Plan:
     return plan
 
 
-def try_plan_components(topology: Topology, rules: Iterable[PlacementRule]) -> tuple[Plan, list[ConfigError]]:
-    """Plan what can be planned; and what is wrong with the rest, in the rules' order."""
+def try_plan_components(
+    topology: Topology, rules: Iterable[PlacementRule], tables: ResourceTables | None = None
+) -> tuple[Plan, list[ConfigError]]:
+    """Plan what can be planned; and what is wrong with the rest, in the rules' order.
+
+    Args:
+        topology: where.
+        rules: what goes where.
+        tables: of this topology; for plans that are made one after another.
+    """
     plans: dict[str, ComponentPlan] = {}
     errors: list[ConfigError] = []
-    tables: dict[tuple[str, ...], ResourceTable] = {}
+    tables = ResourceTables(topology) if tables is None else tables
     environments = EnvironmentTable(topology.node_groups)
     for rule in rules:
         try:
@@ -111,7 +119,7 @@ def plan_rule(topology: Topology, rule: PlacementRule) -> ComponentPlan:
     Raises:
         PlacementError: the rule cannot be carried out.
     """
-    return _plan_rule(topology, rule, {})
+    return _plan_rule(topology, rule, ResourceTables(topology))
 
 
 def resources_of_processes(rule: PlacementRule, table: ResourceTable) -> Iterator[range]:
@@ -131,15 +139,11 @@ def resources_of_processes(rule: PlacementRule, table: ResourceTable) -> Iterato
             yield from (range(first, first + width) for _ in range(sharing))
 
 
-def _plan_rule(
-    topology: Topology, rule: PlacementRule, tables: dict[tuple[str, ...], ResourceTable]
-) -> ComponentPlan:
+def _plan_rule(topology: Topology, rule: PlacementRule, tables: ResourceTables) -> ComponentPlan:
     try:
-        if rule.node_groups not in tables:
-            tables[rule.node_groups] = ResourceTable(topology, rule.node_groups)
+        table = tables[rule.node_groups]
     except PlacementError as error:
         raise error.at(path=rule.groups_path, component=rule.name) from None
-    table = tables[rule.node_groups]
     try:
         assignments = _assign(rule, table)
         runs = number_runs(chain.from_iterable(_cuts(rule.text, a, table) for a in assignments))

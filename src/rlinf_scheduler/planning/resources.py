@@ -198,6 +198,22 @@ class ResourceTable:
         return node_list(dict.fromkeys(row.node_rank for row in self.rows), as_given=True)
 
 
+class ResourceTables(dict[tuple[str, ...], ResourceTable]):
+    """The tables of a topology by the labels of their node groups, each made when it is first looked up.
+
+    Args:
+        topology: as of `ResourceTable`; a look-up raises what that does.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__()
+        self._topology = topology
+
+    def __missing__(self, labels: tuple[str, ...]) -> ResourceTable:
+        table = self[labels] = ResourceTable(self._topology, labels)
+        return table
+
+
 # A group's rows without their place in the table: first number, count, node, kind, first index on the node.
 _GroupRow = tuple[int, int, int, ResourceKind, int]
 
@@ -221,9 +237,10 @@ def _accelerator_rows(topology: Topology, group: NodeGroup) -> Iterator[_GroupRo
     for node_rank in group.node_ranks:
         node = topology.nodes[node_rank]
         if node.num_accelerators:
-            kind = kinds.setdefault(
-                node.accelerator_type, ResourceKind(node.accelerator_type, accelerators=True)
-            )
+            kind = kinds.get(node.accelerator_type)
+            if kind is None:
+                kind = ResourceKind(node.accelerator_type, accelerators=True)
+                kinds[node.accelerator_type] = kind
             yield first, node.num_accelerators, node_rank, kind, 0
             first += node.num_accelerators
 
