@@ -9,9 +9,10 @@ from datetime import timedelta
 import numpy as np
 
 from rlinf.scheduler import Worker
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import CommError, PlacementError
 from rlinf_scheduler.session import current_session
-from rlinf_scheduler.session.membership import Draining, GroupMembership
+from rlinf_scheduler.session.membership import RESIZED, Draining, GroupMembers, GroupMembership
 
 DEADLINE_S = 60.0
 
@@ -64,6 +65,19 @@ class Member(Worker):
     async def release(self):
         self.let_go.set()
 
+    def end_late(self):
+        """When this rank is to end, say so to the driver, and go on once somebody says so; who does that."""
+        session = current_session()
+        goes_on = Promise()
+        session.messenger.serve("test.go", lambda _: goes_on.set_result(None), None)
+
+        def wait():
+            session.messenger.notify(session.home, "test.ends", self.rank)
+            assert goes_on.wait(DEADLINE_S)
+
+        session.on_close_first(wait)
+        return session.messenger.endpoint
+
     def count(self, number):
         yield from range(number)
 
@@ -98,6 +112,19 @@ class Caller(Worker):
 
     def keep(self, group):
         self.kept = group
+
+    def call_and_let_go(self, endpoint, rank):
+        """What a call comes to that reaches a rank when that begins nothing any more, and goes then."""
+        view = self.kept if rank is None else self.kept.execute_on(rank)
+        results = view.who(), view.count(2)
+        current_session().messenger.notify(endpoint, "test.go", None)
+        return [who[0] for who in results[0].wait(DEADLINE_S)], list(results[1])
+
+    def hear_nothing(self):
+        """Of resizes."""
+        messenger = current_session().messenger
+        messenger.unserve(RESIZED)
+        messenger.serve(RESIZED, lambda request: request.reply(None), GroupMembers)
 
     def call_kept(self):
         return self.kept.who().wait(DEADLINE_S)

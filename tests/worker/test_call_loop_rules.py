@@ -144,6 +144,9 @@ class Notes:
     def fail_as_cancelled(self):
         raise asyncio.CancelledError
 
+    def end(self):
+        self.close()
+
     async def wait_beside(self):
         pass
 
@@ -213,6 +216,35 @@ def test_calls_that_stand_in_line_when_it_is_stopped_are_not_run(callers):
     callers.loop.stop()
     callers.loop.run()
     assert callers.worker.heard == []
+
+
+def test_a_call_that_goes_on_as_its_process_ends_is_told_so_and_none_begins_after_it(callers):
+    callers.worker.close = callers.loop.close
+    callers.call("driver", 1, "end")
+    callers.call("driver", 2)
+    callers.loop.run()
+    callers.call("driver", 3, "wait_beside")
+    assert callers.kinds("driver", 1)[0] is protocol.Abandoned
+    assert callers.kinds("driver", 2) == callers.kinds("driver", 3) == []
+    assert callers.worker.heard == []
+    assert not callers.loop._jobs.pop(("driver", 2)).claim()
+
+
+def test_a_call_that_comes_as_the_last_one_is_answered_is_run_or_never_begun(callers, monkeypatch):
+    """Its arrival falls between the look whether all are answered and the end that follows."""
+    stop = callers.loop.stop
+
+    def stop_late():
+        callers.call("actor:0", 1, "wait_beside")
+        stop()
+
+    monkeypatch.setattr(callers.loop, "stop", stop_late)
+    callers.call("driver", 1)
+    callers.worker.close = callers.loop.finish
+    callers.call("driver", 2, "end")
+    callers.loop.run()
+    assert callers.worker.heard == [1]
+    assert callers.loop._loop is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, Reply, decode, encode
 from rlinf_scheduler.comm.failure import dump_failure
+from rlinf_scheduler.comm.peers import LostPeer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.errors import (
     CallCancelled,
     PeerDied,
@@ -172,6 +174,34 @@ def test_a_call_that_never_left_is_not_one_that_a_group_which_starts_anew_has_be
     call.go_on(ranks.targets[0])
     ranks.give(0, "from the next process")
     assert GroupResult(call, None).wait(0.0) == ["from the next process"]
+
+
+@pytest.mark.parametrize("loss", [Loss.LEFT, Loss.ENDED])
+def test_a_call_is_sent_again_where_its_rank_said_goodbye_before_it_began_it(loss):
+    ranks = Ranks(1)
+    lost = {"process 0": LostPeer("g:0", "it is gone", loss)}
+    ranks.peers = SimpleNamespace(num_sent=lambda _: 3, never_left=lambda *_: False, lost={})
+    call = Call(
+        ranks, "act", ranks.targets, encode(((), {})), again=CallAgain(lambda address: Target(address, None))
+    )
+    call.start()
+    ranks.peers.lost = lost
+    ranks.die(0)
+    assert call.complete.done() == (loss is Loss.ENDED)
+    assert call.awaits(0) == (loss is Loss.LEFT)
+
+
+def test_a_call_that_goes_on_as_its_rank_ends_is_not_sent_again():
+    ranks = Ranks(1)
+    ranks.peers = SimpleNamespace(num_sent=lambda _: 3, never_left=lambda *_: False, lost={})
+    call = Call(
+        ranks, "act", ranks.targets, encode(((), {})), again=CallAgain(lambda address: Target(address, None))
+    )
+    call.start()
+    ranks.answer(0, protocol.Abandoned())
+    ranks.peers.lost = {"process 0": LostPeer("g:0", "it said goodbye", Loss.LEFT)}
+    with pytest.raises(WorkerDied, match=r"died during act\(\)"):
+        GroupResult(call, lambda address, wait_s, otherwise: otherwise).wait(0.0)
 
 
 def test_durations_of_ranks_that_failed_count():

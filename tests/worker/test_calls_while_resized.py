@@ -8,7 +8,10 @@ from resized_workers import Caller, Member
 
 from effort import tries
 from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy
-from rlinf_scheduler.errors import PlacementError
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import PlacementError, WorkerError
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.worker.remote_group import SentGroup
 from rlinf_scheduler.worker.resizable_group import ResizableGroup
 
 DEADLINE_S = 60.0
@@ -101,6 +104,19 @@ def test_a_group_that_was_sent_goes_to_the_members_that_there_are(forked_job):
     assert "has ranks 0, 2, not 3" in problem
 
 
+def test_a_group_that_is_sent_as_a_rank_leaves_has_the_members_that_stay(forked_job, monkeypatch):
+    group, directory = launch(forked_job, "looked-up"), forked_job.session.directory
+    listed = directory.list
+
+    def shrink_first(prefix):
+        monkeypatch.setattr(directory, "list", listed)
+        group.shrink(1)
+        return listed(prefix)
+
+    monkeypatch.setattr(directory, "list", shrink_first)
+    assert SentGroup(forked_job.session, group.name).members.ranks == (0,)
+
+
 def test_a_view_keeps_its_ranks_and_says_that_one_has_left(forked_job):
     group = launch(forked_job, "viewed")
     view, scattered = group.execute_on(1, 0), group.scatter(["a", "b"])
@@ -171,3 +187,57 @@ def test_a_call_that_reaches_a_rank_only_when_that_has_left_is_of_those_that_sta
     whole, view = calling.wait(DEADLINE_S)
     assert whole == [0]
     assert "has no rank 1: it has left" in view
+
+
+@pytest.fixture
+def ends(forked_job):
+    """Has the last rank of a group end in order, as where it moves or leaves, and wait once it begins nothing more."""
+    told = Promise()
+    forked_job.session.messenger.serve("test.ends", lambda request: told.set_result(request.head), int)
+
+    def begin(group, end):
+        (endpoint,) = group[-1].end_late().wait(DEADLINE_S)
+        end(endpoint)
+        assert told.wait(DEADLINE_S)
+        return endpoint
+
+    return begin
+
+
+def drain(job):
+    drained = protocol.Drain("its node is given back", DEADLINE_S)
+    return lambda endpoint: job.session.messenger.notify(endpoint, protocol.DRAIN, drained)
+
+
+@pytest.mark.parametrize("on_failure", ["restart", "restart_group"])
+def test_a_call_that_comes_to_a_rank_as_it_moves_is_made_where_that_goes(forked_job, ends, on_failure):
+    group = launch(forked_job, f"moved-{on_failure}", on_failure=on_failure)
+    endpoint = ends(group, drain(forked_job))
+    last, values = group[1].who(), group[1].count(2)
+    everywhere = group.who() if on_failure == "restart" else None
+    forked_job.session.messenger.notify(endpoint, "test.go", None)
+    assert numbers(last.wait(DEADLINE_S)) == (1,)
+    assert list(values) == [[0], [1]]
+    assert everywhere is None or numbers(everywhere.wait(DEADLINE_S)) == (0, 1)
+
+
+def test_a_call_of_another_process_that_comes_to_a_rank_as_it_moves_is_made_where_that_goes(forked_job, ends):
+    group = launch(forked_job, "moved", on_failure="restart")
+    caller = Caller.create_group().launch(forked_job, NodePlacementStrategy([0]), name="caller")
+    caller.keep(group).wait(DEADLINE_S)
+    endpoint = ends(group, drain(forked_job))
+    assert caller.call_and_let_go(endpoint, None).wait(DEADLINE_S) == [([0, 1], [[0, 0], [1, 1]])]
+
+
+def test_a_caller_that_has_not_heard_that_a_rank_leaves_asks(forked_job, ends):
+    group = launch(forked_job, "leaves-unheard")
+    caller = Caller.create_group().launch(forked_job, NodePlacementStrategy([0]), name="deaf")
+    caller.keep(group).wait(DEADLINE_S)
+    caller.hear_nothing().wait(DEADLINE_S)
+    with ThreadPoolExecutor(1) as pool:
+        shrinking = []
+        endpoint = ends(group, lambda _: shrinking.append(pool.submit(group.shrink, 1)))
+        assert caller.call_and_let_go(endpoint, None).wait(DEADLINE_S) == [([0], [[0], [1]])]
+        assert shrinking[0].result(DEADLINE_S) == (1,)
+    with pytest.raises(WorkerError, match="has rank 0 only, not 1"):
+        caller.call_and_let_go(endpoint, 1).wait(DEADLINE_S)

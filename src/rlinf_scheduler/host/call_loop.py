@@ -79,7 +79,7 @@ class CallLoop:
         self._places: dict[tuple[str, int], Reservation] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._num_threads = 1
-        self._stopping = self._finishing = False
+        self._stopping = self._finishing = self._closed = False
         self._worker: Any = None
         # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
         self._tasks: set[asyncio.Task[_TaskOutcome]] = set()
@@ -91,8 +91,8 @@ class CallLoop:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_call(self, request: Request) -> None:
-        if self._finishing and self._stopping:
-            return  # it leaves, and has answered all that it had: its goodbye says that it never begins this
+        if self._closed:
+            return  # it leaves, and has answered all that it had begun: its goodbye says that it never begins this
         key = (request.peer_id, request.head.number)
         place = self._places.get(key)
         runs_beside = self._runs_beside(request.head)
@@ -226,8 +226,21 @@ class CallLoop:
         self._stop_if_finished()
 
     def _stop_if_finished(self) -> None:
+        """On the I/O thread: what arrives is there before it looks, or finds that it is over."""
         if self._finishing and not self._jobs and not self._places:
+            self._closed = True
             self.stop()
+
+    def close(self) -> None:
+        """Begin no call any more, and answer those that go on; the process ends."""
+        self.stop()
+        self._messenger.submit(self._abandon_all)
+
+    def _abandon_all(self) -> None:
+        self._closed = True
+        for job in list(self._jobs.values()):
+            if not job.claim():  # else nobody begins it from now on
+                job.request.reply(protocol.Abandoned())
 
     def take(self, worker: Any) -> None:
         """Let calls be for `worker`; its `async def` methods run from now on, the others once `run` is called."""
@@ -309,7 +322,8 @@ class CallLoop:
     def _forget(self, job: Job) -> None:
         """It was answered: there is nothing left of it to cancel, nor to ask it for."""
         self._jobs.pop(job.key, None)
-        self._stop_if_finished()
+        if self._finishing:
+            self._messenger.submit(self._stop_if_finished)
 
     # -- the event loop --------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ class Hosting:
         be_observed(self.session)
         self.session.on_close(lambda: self._release_port())
         # Also when nobody can reach this process any more.
-        self.session.on_close(self.calls.stop)
+        self.session.on_close(self.calls.close)
 
     def run(self) -> None:
         """Report, become the rank, run its calls; returns when it is stopped."""
@@ -354,7 +354,7 @@ class Hosting:
         place, members = self.session.fact(GroupMembership), resized[-1] if resized else None
         if place is None or not isinstance(members, GroupMembers):
             return
-        if members.group != place.group or members.version <= place.members.version:
+        if not members.replaces(place.members):
             return
         if place.rank not in members:
             self.session.service(Draining).leaves = True

@@ -190,7 +190,11 @@ class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag=3):
     durations: dict[str, float] = {}
 
 
-CallAnswer: TypeAlias = Returned | Raised | Unread | Cancelled
+class Abandoned(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """The answer of a method that goes on while its rank ends; one that was never begun has none before the goodbye."""
+
+
+CallAnswer: TypeAlias = Returned | Raised | Unread | Cancelled | Abandoned
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True):

@@ -70,6 +70,10 @@ class GroupMembers(msgspec.Struct, frozen=True, array_like=True):
         """What is greater the newer these are."""
         return self.launched_ns, self.epoch
 
+    def replaces(self, other: GroupMembers | None) -> bool:
+        """Return whether they are newer ones of the same group, or the first."""
+        return other is None or (self.group == other.group and self.version > other.version)
+
     @property
     def world_size(self) -> int:
         """How many ranks there are."""
@@ -298,7 +302,7 @@ class MembersNotices:
     def newest(self, members: GroupMembers) -> GroupMembers:
         """Return the ranks that a group has now, as far as this process knows; from any thread."""
         known = self.known.get(members.group)
-        return members if known is None or known.version < members.version else known
+        return members if known is None or members.replaces(known) else known
 
     def tell(self, members: GroupMembers) -> Promise[None]:
         """Say which ranks a group has now; from any thread.
@@ -315,8 +319,7 @@ class MembersNotices:
 
     def _on_notice(self, request: Request) -> None:
         members: GroupMembers = request.head
-        before = self.known.get(members.group)
-        if before is None or before.version < members.version:
+        if members.replaces(self.known.get(members.group)):
             self.known[members.group] = members
             for callback in list(self.on_change):
                 callback(members)

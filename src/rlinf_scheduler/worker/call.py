@@ -76,7 +76,7 @@ class CallAgain(NamedTuple):
     Attributes:
         next_target: given a rank that died, says where its part goes then: nowhere (None), or to another process, which
             may not be there yet.
-        repeats: whether a part is sent again that the rank may have begun; else one that never left this process is.
+        repeats: whether a part is sent again that the rank may have begun; else one that it never began is.
         as_one: all ranks of the group end with one: they begin it again together, or it ends.
     """
 
@@ -302,12 +302,7 @@ class Call:
             return
         error = answer.exception()
         if error is not None:
-            target = self._target_after(index, error)
-            if target is not None:
-                self._targets[index] = target
-                self._send(index)
-            elif not (self._never_begun(index, error) and self._leave_out(index)):
-                self._note(index, error)
+            self._on_failed(index, error)
             return
         frames = answer.result().frames
         match answer.result().head:
@@ -327,6 +322,17 @@ class Call:
             case protocol.Returned(durations):
                 self.durations[index] = durations or self.durations[index]
                 self._take_result(index, frames)
+            case protocol.Abandoned():
+                self._on_failed(index, PeerDied(str(self.addresses[index]), "it ended during the call"))
+
+    def _on_failed(self, index: int, error: BaseException) -> None:
+        """A rank gives no answer."""
+        target = self._target_after(index, error)
+        if target is not None:
+            self._targets[index] = target
+            self._send(index)
+        elif not (self._never_begun(index, error) and self._leave_out(index)):
+            self._note(index, error)
 
     def _target_after(self, index: int, error: BaseException) -> Target | None:
         """Where the part of a rank that failed to answer is sent again; None if it is not."""
@@ -335,10 +341,10 @@ class Call:
             return None
         if self._is_cancelled or self.aborted is not None:
             return None
-        never_left = self._never_left(index)
-        sends = never_left or again.repeats or again.as_one
+        never_begun = self._never_begun(index, error)
+        sends = never_begun or again.repeats or again.as_one
         target = again.next_target(self.addresses[index]) if sends else None
-        if never_left and target is not None:
+        if never_begun and target is not None:
             self.sent_at[index] = 0.0
         if target is not None and again.as_one:  # what becomes of all of them is said soon
             return Target(target.address, None)
@@ -358,10 +364,12 @@ class Call:
     def _never_begun(self, index: int, error: BaseException) -> bool:
         """Whether a rank is gone that never began its part: it said goodbye once it had answered all that it had."""
         endpoint = self._targets[index].endpoint
-        if self.why_left is None or endpoint is None or not isinstance(error, PeerDied):
+        if not self._counts_messages or endpoint is None or not isinstance(error, PeerDied):
             return False
+        if self._never_left(index):
+            return True
         lost = self.messenger.peers.lost.get(endpoint.process_id)
-        return lost is not None and (lost.loss is Loss.LEFT or self._never_left(index))
+        return lost is not None and lost.loss is Loss.LEFT
 
     @property
     def was_sent(self) -> bool:

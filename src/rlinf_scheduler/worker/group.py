@@ -336,10 +336,10 @@ class WorkerGroup(Generic[T]):
         heads = [ValueCell() for _ in targets] if kind == "stream" else []
         call: Call
         if heads:
-            call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH)
+            again = CallAgain(shared.next_target)
+            call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH, again)
         else:
-            target_after = shared.next_target
-            again = CallAgain(target_after, repeats=self._retries, as_one=shared.are_one)
+            again = CallAgain(shared.next_target, repeats=self._retries, as_one=shared.are_one)
             call = Call(session.messenger, method, targets, arguments, kind, again)
         call.is_of_members, call.why_left = self._selected is None, shared.why_left
         reason_of_death = partial(shared.reason_of_death, call)

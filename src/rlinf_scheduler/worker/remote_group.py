@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Never
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, encode
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, EPOCH, GROUPS, Entry, ranks_of
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.threads import ASK_AGAIN_S
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.errors import ClusterError, CommError, LaunchTimeout, PlacementError, WorkerDied
 from rlinf_scheduler.planning import Placement
@@ -175,27 +177,16 @@ class RemoteGroup(GroupCalls[RemoteRank]):
 class SentGroup(GroupCalls[RemoteRank]):
     """The processes of a group that another process launched, and supervises.
 
-    A rank that dies ends its own calls here; the next call finds its successor, if it has one. Of resizes it knows what
-    this process has heard by then.
+    A rank that dies ends the calls that it has begun; those that it never began, and the next ones, find its successor,
+    if it has one. Of resizes it knows what this process has heard by then, or has asked as a rank was gone.
 
     Raises:
         WorkerDied: a rank is gone, or the group is.
     """
 
     def __init__(self, session: Session, name: str) -> None:
-        heard = session.members.known.get(name)
-        entry = _find(session, f"{GROUPS}{name}", WorkerAddress(name, 0))
-        there = {each.name: each for each in session.directory.list(f"{name}:")}
-        addresses = [WorkerAddress(name, rank) for rank in ranks_of(entry)]
-        ranks = [
-            _rank_of(address, there.get(str(address)) or _find(session, str(address), address))
-            for address in addresses
-        ]
-        epoch = entry.info.get(EPOCH, 0)
-        members = GroupMembers(name, tuple(address.rank for address in addresses), epoch)
         self._heard = session.members.known.get(name)
-        if self._heard is not None and self._heard is not heard and self._heard.epoch > epoch:
-            self._heard = heard  # it came after the answer
+        members, ranks = _look_up(session, name)
         super().__init__(session, members, ranks, "ignore", 0.0)
 
     @property
@@ -213,13 +204,65 @@ class SentGroup(GroupCalls[RemoteRank]):
         heard = self.session.members.known.get(self.name)
         if heard is None or heard is self._heard:
             return
-        gone = [rank for rank in self._members.ranks if rank not in heard]
+        # The directory may have said the same before; it does not say of which launch.
+        is_later = self._heard is not None and heard.launched_ns > self._heard.launched_ns
+        if is_later or heard.epoch > self._members.epoch:
+            self._become(heard)
+        self._heard = heard
+
+    def _become(self, members: GroupMembers) -> None:
+        gone = [rank for rank in self._members.ranks if rank not in members]
         left = {**self.left, **dict.fromkeys(gone, "it has left, as its group was resized")}
-        self.left = {rank: why for rank, why in left.items() if rank not in heard}
+        self.left = {rank: why for rank, why in left.items() if rank not in members}
         # After more than one resize a number may be another process's.
-        is_next = heard.epoch == self._members.epoch + 1
-        self.ranks = {each: rank for each, rank in self.ranks.items() if each in heard} if is_next else {}
-        self._members, self._heard = heard, heard
+        is_next = members.epoch == self._members.epoch + 1
+        self.ranks = {each: rank for each, rank in self.ranks.items() if each in members} if is_next else {}
+        self._members = members
+
+    # -- the I/O thread: where a rank is whose process is gone ------------------------------------
+
+    def next_target(self, address: WorkerAddress) -> Target | None:
+        """Where a call is sent again whose rank is gone: what it waits for, as the directory is asked for both."""
+        if self.why_left(address) is not None:
+            return None
+        self._ask_again(address)
+        return Target(address, None)
+
+    def _ask_again(self, address: WorkerAddress) -> None:
+        """Ask whether a rank is a member, for it may have left, and where it is then."""
+        asked = self.session.directory.lookup_async(f"{GROUPS}{self.name}", 0.0)
+        asked.add_done_callback(partial(self._on_group, address))
+
+    def _on_group(self, address: WorkerAddress, asked: Promise[Entry]) -> None:
+        if asked.exception() is not None:
+            self._refuse_part(address, asked.exception())
+            return
+        members = _members_of(self.name, asked.result())
+        if members.epoch > self._members.epoch:
+            self._become(members)
+        if address.rank in members:
+            found = self.session.directory.lookup_async(str(address))
+            found.add_done_callback(partial(self._on_rank, address))
+        else:
+            self._refuse_part(address, self._not_there(address.rank))
+
+    def _on_rank(self, address: WorkerAddress, found: Promise[Entry]) -> None:
+        if found.exception() is not None:
+            self._refuse_part(address, found.exception())
+            return
+        rank = _rank_of(address, found.result())
+        if self._is_lost(rank.endpoint):  # the directory has not heard of that yet
+            self.session.messenger.call_later(ASK_AGAIN_S, partial(self._ask_again, address))
+            return
+        self.ranks = {**self.ranks, address.rank: rank}
+        for call in self._pending:
+            call.go_on(self.target(address.rank))
+
+    def _refuse_part(self, address: WorkerAddress, why: BaseException | None) -> None:
+        for call in self._pending:
+            call.refuse(self._death_in(call, address.rank, str(why)))
+
+    # -- any thread --------------------------------------------------------------------------------
 
     def _start(self, call: Call) -> None:
         self._hear()
@@ -283,6 +326,36 @@ def sent_group(group_class: Any, name: str, worker_class: Any, state: dict[str, 
     group = group_class(name, worker_class, shared.members.world_size, launched)
     vars(group).update(state)
     return group
+
+
+def _look_up(session: Session, name: str) -> tuple[GroupMembers, list[RemoteRank]]:
+    """The members of a group and their processes, as they are together.
+
+    Raises:
+        WorkerDied: as of `SentGroup`.
+    """
+    while True:
+        members = _members_now(session, name)
+        there = {each.name: each for each in session.directory.list(f"{name}:")}
+        addresses = [WorkerAddress(name, rank) for rank in members.ranks]
+        try:
+            ranks = [
+                _rank_of(address, there.get(str(address)) or _find(session, str(address), address))
+                for address in addresses
+            ]
+        except WorkerDied:
+            if members == _members_now(session, name):  # else it has left meanwhile
+                raise
+        else:
+            return members, ranks
+
+
+def _members_now(session: Session, name: str) -> GroupMembers:
+    return _members_of(name, _find(session, f"{GROUPS}{name}", WorkerAddress(name, 0)))
+
+
+def _members_of(group: str, entry: Entry) -> GroupMembers:
+    return GroupMembers(group, tuple(ranks_of(entry)), entry.info.get(EPOCH, 0))
 
 
 def _find(session: Session, name: str, address: WorkerAddress) -> Entry:

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import RequestFuture, encode
-from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, WORLD_SIZE, Entry
+from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, EPOCH, RANKS, WORLD_SIZE, Entry
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import Loss
@@ -42,8 +42,6 @@ from rlinf_scheduler.worker.supervision import KILLED_WITHIN_S, Supervision
 R = TypeVar("R")
 # A rank that does not answer for so long is stopped, and is asked nothing before its group is resized.
 _PREPARED_S = 5.0
-# In the directory's entry of a group that was resized: its ranks, and how often it was.
-RANKS, EPOCH = "ranks", "epoch"
 # Others are told who leaves before the leaving are; one that is stopped holds up nothing for longer.
 _HEARD_S = 1.0
 _log = logging.getLogger(__name__)

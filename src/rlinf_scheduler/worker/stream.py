@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from rlinf_scheduler.checks import explains_calls
@@ -15,12 +16,12 @@ from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise, Wake
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import RESULT, Cause, Wait
-from rlinf_scheduler.errors import ResultTimeout, SharedMemoryUnreadable, UnevenStreams, WorkerDied
+from rlinf_scheduler.errors import PeerDied, ResultTimeout, SharedMemoryUnreadable, UnevenStreams, WorkerDied
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.timing import Reduce
 from rlinf_scheduler.observe.reasons import explaining
 from rlinf_scheduler.session import current_or_none
-from rlinf_scheduler.worker.call import Call, RankOutcome, Target, next_number
+from rlinf_scheduler.worker.call import Call, CallAgain, RankOutcome, Target, next_number
 from rlinf_scheduler.worker.result import FirstOf, GroupResult
 
 R = TypeVar("R")
@@ -61,6 +62,7 @@ class StreamCall(Call):
         targets: the ranks.
         encoded: the arguments: one for all ranks, or one a rank.
         heads: each rank's first slot.
+        again: as of `Call`.
     """
 
     def __init__(
@@ -71,12 +73,15 @@ class StreamCall(Call):
         encoded: Encoded | Sequence[Encoded],
         heads: Sequence[ValueCell],
         prefetch: int,
+        again: CallAgain | None = None,
     ) -> None:
-        super().__init__(messenger, method, targets, encoded, "stream")
+        super().__init__(messenger, method, targets, encoded, "stream", again)
         self._prefetch = prefetch
         # Slots whose values are on their way; and each rank's first one whose value was not asked for.
         self._open: set[ValueCell] = set()
         self._tails = list(heads)
+        # Of each rank those that its process, which is gone, was asked for: the call says whether others are.
+        self._unanswered: list[list[ValueCell]] = [[] for _ in heads]
         # How many values of each rank are asked for and have not come, and since when it is at the next of them.
         self._num_owed = [0] * len(heads)
         self._owed_since = [math.inf] * len(heads)
@@ -91,6 +96,13 @@ class StreamCall(Call):
         super().go_on(target)
         if target.address in self.addresses:
             self.taken(self.addresses.index(target.address), 0)
+
+    def _send(self, index: int) -> None:
+        super()._send(index)
+        if self._targets[index].endpoint is not None:
+            slots, self._unanswered[index] = self._unanswered[index], []
+            for slot in sorted(slots, key=attrgetter("index")):
+                self._ask(index, slot)
 
     def taken(self, index: int, count: int) -> None:
         """So many values of a rank were taken: ask for what may be computed now."""
@@ -125,7 +137,9 @@ class StreamCall(Call):
         answer.add_done_callback(partial(self._on_value, index, slot, wanted.item))
 
     def _on_value(self, index: int, slot: ValueCell, item: int, answer: Future[Reply]) -> None:
-        if answer.exception() is not None:
+        if isinstance(answer.exception(), PeerDied) and self.outcomes[index] is None:
+            self._unanswered[index].append(slot)
+        elif answer.exception() is not None:
             self._fill(index, slot, None)  # the call itself has failed, too, and says why
         elif isinstance(answer.result().head, protocol.Ended):
             # Its end comes at once; or the rank could not read the arguments, and has got them meanwhile.
@@ -157,7 +171,8 @@ class StreamCall(Call):
 
     def _note(self, index: int, outcome: RankOutcome) -> None:
         super()._note(index, outcome)
-        self._fill(index, self._tails[index], None)
+        for slot in (*self._unanswered[index], self._tails[index]):
+            self._fill(index, slot, None)
 
     def _end_slots(self) -> None:
         """Nobody is to wait for a value any more, once the call was given up or has ended."""
