@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import numpy as np
 
-from rlinf.scheduler import Worker
+from rlinf.scheduler import Channel, Worker
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import CommError, PlacementError
 from rlinf_scheduler.session import current_session
@@ -54,6 +54,15 @@ class Member(Worker):
         drained.add_done_callback(lambda _: self.let_go.set())
         assert self.let_go.wait(DEADLINE_S)
         return self.rank
+
+    def time_left(self):
+        """How many seconds it is given to leave, once it is to."""
+        assert current_session().service(Draining).began.wait(DEADLINE_S)
+        return self.draining_left_s
+
+    def take_one(self, channel):
+        """One item, whatever is asked of it."""
+        return Channel.connect(channel).get(timeout_s=DEADLINE_S)
 
     def stay(self):
         """Whatever is asked of it."""

@@ -374,8 +374,9 @@ class Draining:
         self._until = 0.0
 
     def begin(self, why: str, left_s: float) -> None:
-        """Take no more work; the process is ended by force in so many seconds."""
-        self._until = self._now() + left_s
+        """Take no more work; the process is ended by force in so many seconds, if that was not to be sooner."""
+        until = self._now() + left_s
+        self._until = min(self._until, until) if self.began.done() else until
         self.leaves = True
         self.began.set_result(why)
 

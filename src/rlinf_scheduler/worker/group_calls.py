@@ -29,6 +29,7 @@ from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.wording import clock_text
 from rlinf_scheduler.worker.call import Call, Target
+from rlinf_scheduler.worker.deadline import Deadline
 from rlinf_scheduler.worker.deaths import Deaths, Policy
 from rlinf_scheduler.worker.order import Growth, Shrinkage
 from rlinf_scheduler.worker.result import GroupResult
@@ -145,12 +146,15 @@ class GroupCalls(ABC, Generic[RankT]):
         """
         raise self._not_resizable("grow")
 
-    def shrink(self, shrinkage: Shrinkage, given_up: Promise[None] | None = None) -> tuple[int, ...]:
+    def shrink(
+        self, shrinkage: Shrinkage, given_up: Promise[None] | None = None, until: Deadline | None = None
+    ) -> tuple[int, ...]:
         """Let ranks finish what they have and end, and return their numbers when they have ended.
 
         Args:
             shrinkage: which.
             given_up: done when nobody wants that any more; what has left has left.
+            until: when it has to be over; None: after `drain_s`, from when it is its turn.
 
         Raises:
             ResizeError: it cannot be, or is not here to decide.

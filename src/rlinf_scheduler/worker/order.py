@@ -118,14 +118,12 @@ class Shrinkage:
         ranks: these.
         drain_s: how long they may take to finish what they have, in seconds.
         why: who wants it, in a phrase; "": as its call is written.
-        in_all: that time counts from when it is asked for; else from when it is its turn.
     """
 
     num_workers: int | None = None
     ranks: Sequence[int] | None = None
     drain_s: float = 30.0
     why: str = ""
-    in_all: bool = False
 
     @property
     def operation(self) -> str:

@@ -20,6 +20,7 @@ from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.session.membership import GroupMembers
 from rlinf_scheduler.wording import seconds_text
 from rlinf_scheduler.worker.call import Call, Target
+from rlinf_scheduler.worker.deadline import Deadline
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
 from rlinf_scheduler.worker.home_wire import (
     END,
@@ -127,7 +128,9 @@ class RemoteGroup(GroupCalls[RemoteRank]):
         """Start further ranks, and return their numbers when they are ready."""
         return self._resize(growth, growth.timeout_s + ANSWER_TIMEOUT_S)
 
-    def shrink(self, shrinkage: Shrinkage, given_up: Promise[None] | None = None) -> tuple[int, ...]:
+    def shrink(
+        self, shrinkage: Shrinkage, given_up: Promise[None] | None = None, until: Deadline | None = None
+    ) -> tuple[int, ...]:
         """Let ranks finish what they have and end, and return their numbers when they have ended."""
         # They wait for their turn first.
         return self._resize(shrinkage, 2 * shrinkage.drain_s + ANSWER_TIMEOUT_S)

@@ -29,6 +29,7 @@ from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import Death, GroupMembers
 from rlinf_scheduler.wording import seconds_text
 from rlinf_scheduler.worker.call import Call
+from rlinf_scheduler.worker.deadline import Deadline
 from rlinf_scheduler.worker.group_calls import TERMINATED
 from rlinf_scheduler.worker.launch import GIVEN_UP, Recipe, start_ranks
 from rlinf_scheduler.worker.moves import Moves
@@ -55,7 +56,9 @@ class WantedResize:
         operation: as its call is written.
         limit_s: how long it may take, in seconds.
         given_up: done when nobody wants it any more.
-        began: when it was asked for, on the monotonic clock.
+        given: when it has to be over in any case, if that was said.
+        until: when it has to be over.
+        began: since when its time counts, on the monotonic clock.
         turn: done when it may begin.
         over: done when it has ended, with the numbers of the ranks that came, or left.
         waits_for: what it waits for, in words.
@@ -65,15 +68,25 @@ class WantedResize:
     operation: str
     limit_s: float
     given_up: Promise[None]
+    given: Deadline | None = None
+    until: Deadline = field(init=False)
     began: float = field(default_factory=time.monotonic)
     turn: Promise[None] = field(default_factory=Promise)
     over: Promise[tuple[int, ...]] = field(default_factory=Promise)
     waits_for: str = "its turn"
     peers: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        self.until = self.given or Deadline(self.limit_s)
+
+    def begin_anew(self) -> None:
+        """Its time counts from now on, unless it was said when it has to be over."""
+        if self.given is None:
+            self.began, self.until = time.monotonic(), Deadline(self.limit_s)
+
     def left_s(self) -> float:
         """How long it may still take, in seconds."""
-        return max(0.0, self.began + self.limit_s - time.monotonic())
+        return self.until.left_s
 
 
 class _Ways(NamedTuple):
@@ -133,9 +146,11 @@ class ResizableGroup(Supervision):
         resize = WantedResize(growth.operation, growth.timeout_s, given_up or Promise())
         return self._order(resize, partial(self._grow, resize, growth))
 
-    def shrink(self, shrinkage: Shrinkage, given_up: Promise[None] | None = None) -> tuple[int, ...]:
+    def shrink(
+        self, shrinkage: Shrinkage, given_up: Promise[None] | None = None, until: Deadline | None = None
+    ) -> tuple[int, ...]:
         """Let ranks finish what they have and end, and return their numbers when they have ended."""
-        resize = WantedResize(shrinkage.operation, shrinkage.drain_s, given_up or Promise())
+        resize = WantedResize(shrinkage.operation, shrinkage.drain_s, given_up or Promise(), until)
         return self._order(resize, partial(self._shrink, resize, shrinkage))
 
     @awaited(_awaits)
@@ -285,14 +300,11 @@ class ResizableGroup(Supervision):
             ResizeError: it has not come at the deadline, or nobody wants the resize any more.
         """
         resize.waits_for = what
-        either: Promise[None] = Promise()
-        for each in (step, resize.given_up):
-            each.add_done_callback(lambda _: either.set_result(None))
-        is_done = either.wait(resize.left_s())
+        is_done = resize.until.wait(step, resize.given_up)
         if resize.given_up.done():
             raise ResizeError(self.name, f"{resize.operation}: {self._why_given_up()}")
         if not is_done:
-            late = f"it waited for {what}, until its deadline, {seconds_text(resize.limit_s)}"
+            late = f"it waited for {what}, until its deadline, {seconds_text(resize.until.limit_s)}"
             raise ResizeError(self.name, f"{resize.operation}: {late}")
 
     def _grow(self, resize: WantedResize, growth: Growth) -> tuple[int, ...]:
@@ -453,8 +465,8 @@ class ResizableGroup(Supervision):
         resize.peers = tuple(map(str, call.addresses))
         resize.waits_for = "on_resize() of its ranks"
         # Who waits for it may give it up; what they have begun goes on.
-        if not call.settled.wait(resize.left_s()):
-            late = f"not all have followed after {seconds_text(resize.limit_s)}"
+        if not resize.until.wait(call.settled):
+            late = f"not all have followed after {seconds_text(resize.until.limit_s)}"
             raise ResizeError(
                 self.name, f"{resize.operation}: {late}; its members are {self.members.in_words}"
             )
@@ -545,19 +557,19 @@ class ResizableGroup(Supervision):
             self._kill(rank)
 
     def _shrink(self, resize: WantedResize, shrinkage: Shrinkage) -> tuple[int, ...]:
-        if not shrinkage.in_all:
-            resize.began = time.monotonic()
+        resize.begin_anew()
         while (shrunk := self._shrunk(resize, shrinkage)) is None:
             _log.warning("%s of '%s' begins again: its ranks come back", resize.operation, self.name)
         leaving, problem = shrunk
         numbers, began = tuple(rank.address.rank for rank in leaving), resize.began
         for rank in leaving:
-            self._drain(rank, resize.left_s())
+            name, why = str(rank.address), self.left[rank.address.rank]
+            self.session.directory.give_up_async(name, why)
+            self.drain(rank, why, resize.until)
         resize.waits_for, resize.peers = "what they have", self._names(numbers)
         ends = self._decide(partial(self._ends_of, leaving))
-        deadline = began + shrinkage.drain_s
         for rank, end in zip(leaving, ends, strict=True):
-            if not end.wait(max(0.0, deadline - time.monotonic())):
+            if not resize.until.wait(end):
                 self._force(rank, resize)
         for rank, end in zip(leaving, ends, strict=True):
             if not end.wait(KILLED_WITHIN_S):  # it is out of reach, and another may have its number
@@ -595,8 +607,8 @@ class ResizableGroup(Supervision):
         if problem is not None:
             problem = self._given_up(resize, calls, begun, problem)
         self.session.members.tell(self.members).wait(_HEARD_S)
-        if not ways.meets and not shrinkage.in_all:
-            resize.began = time.monotonic()
+        if not ways.meets:
+            resize.begin_anew()
         if ways.follows and not ways.meets:
             _, problem = self._followed_by_few(resize, numbers, before, self.members)
         return leaving, problem
@@ -626,12 +638,6 @@ class ResizableGroup(Supervision):
             return calls, error
         return calls, None
 
-    def _drain(self, rank: LaunchedRank, left_s: float) -> None:
-        name, why = str(rank.address), self.left[rank.address.rank]
-        self.session.directory.give_up_async(name, why)
-        if rank.endpoint is not None:
-            self.session.messenger.notify(rank.endpoint, protocol.DRAIN, protocol.Drain(why, left_s))
-
     def _left_in_order(self, rank: LaunchedRank) -> bool:
         """Whether a rank that is gone had finished; Ray may not say so of one whose node ends with its last rank."""
         process_id = "" if rank.endpoint is None else rank.endpoint.process_id
@@ -643,7 +649,7 @@ class ResizableGroup(Supervision):
         return [self._successors.give_up(rank.address.rank) or rank.gone for rank in leaving]
 
     def _force(self, rank: LaunchedRank, resize: WantedResize) -> None:
-        rank.ended_by = f"{resize.operation} ended it after {seconds_text(resize.limit_s)}"
+        rank.ended_by = f"{resize.operation} ended it after {seconds_text(resize.until.limit_s)}"
         _log.warning("%s: '%s' had not finished, and is ended by force", resize.operation, rank.address)
         self._kill(rank)
 

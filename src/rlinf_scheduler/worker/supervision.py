@@ -26,6 +26,7 @@ from rlinf_scheduler.host.processes import kill_process
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import Death, GroupMembers
 from rlinf_scheduler.wording import seconds_text
+from rlinf_scheduler.worker.deadline import Deadline
 from rlinf_scheduler.worker.deaths import (
     NOTHING,
     RETURNING,
@@ -391,6 +392,12 @@ class Supervision(GroupCalls[LaunchedRank]):
 
     def _wait_resized(self, timeout_s: float) -> None:
         """After that, wait until what it has started is gone."""
+
+    def drain(self, rank: LaunchedRank, why: str, until: Deadline) -> None:
+        """Tell a rank to finish what it has until then, and again whenever that comes nearer; from any thread."""
+        if rank.endpoint is not None and not rank.gone.done():
+            until.nearer.add_done_callback(lambda _: self.drain(rank, why, until))
+            self.session.messenger.notify(rank.endpoint, protocol.DRAIN, protocol.Drain(why, until.left_s))
 
     def kill(self, rank: LaunchedRank, why: str) -> None:
         """End a rank by force."""
