@@ -13,7 +13,7 @@ from rlinf_scheduler.devices.open_buckets import OpenBuckets
 from rlinf_scheduler.devices.pins import Pins
 from rlinf_scheduler.devices.pool import BucketPool
 from rlinf_scheduler.queueing.client import ClientState
-from rlinf_scheduler.queueing.producers import Producers
+from rlinf_scheduler.queueing.producers import GroupProducers, Producers
 from rlinf_scheduler.queueing.state import ChannelState
 
 
@@ -24,6 +24,7 @@ class Machines:
     Attributes:
         server: a channel's server, from its `maxsize`, and the bytes that a queue and the channel may hold.
         producers: who has something to put, from how many they are.
+        group_producers: the same where they are the ranks of a group, from its name.
         client: a process's side of a channel, from its credit in bytes.
         holder: what a node's holder has.
         receiver: the queues of a mailbox.
@@ -36,6 +37,7 @@ class Machines:
 
     server: Callable[[int, int, int], ChannelState] = ChannelState
     producers: Callable[[int], Producers] = Producers
+    group_producers: Callable[[str], GroupProducers] = GroupProducers
     client: Callable[[int], ClientState] = ClientState
     holder: Callable[[], HeldItemTable[int]] = HeldItemTable
     receiver: Callable[..., ChannelState] = ChannelState

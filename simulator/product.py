@@ -17,23 +17,23 @@ from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing.dead_letters import MoveDead
 from rlinf_scheduler.queueing.messages import Reason
-from rlinf_scheduler.queueing.producers import Producers
+from rlinf_scheduler.queueing.producers import GroupProducers, Producers
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.session.membership import Draining
 from simulator.checkpoints import Checkpoints
 from simulator.cluster import Cluster, Part
-from simulator.groups import ResizedGroup
+from simulator.groups import GROUP, ResizedGroup
 from simulator.holders import FoundHolders
 from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.processes import ProductProcess, replaced
-from simulator.producer_oracle import ProducerOracle
+from simulator.producer_oracle import GroupProducerOracle, ProducerOracle
 from simulator.product_users import ChannelUsers
 from simulator.ranks import Rank
 from simulator.script import BATCHES, SHARDS, TAP, Call, Fault, Script
 from simulator.threads import running
-from simulator.watched import WatchedProducers, WatchedState
+from simulator.watched import WatchedGroupProducers, WatchedProducers, WatchedState
 from simulator.world import Violation
 
 AUDITOR = 1_000_000
@@ -100,7 +100,11 @@ class ProductPart(Part):
             max_leased=script.max_leased,
             priority_wait_us=script.priority_wait_us,
         )
-        self.places = ProducerOracle(script.producers, script.successor_us)
+        self.places = (
+            GroupProducerOracle(GROUP, script.successor_us)
+            if script.group_produces
+            else ProducerOracle(script.producers, script.successor_us)
+        )
         self._num_steps = itertools.count(RANKS)
         self._num_shards = script.plan.num_shards if script.plan is not None else 0
         self._group = ResizedGroup(cluster, self._num_shards) if script.is_resized else None
@@ -131,6 +135,7 @@ class ProductPart(Part):
             max_leased=self.script.max_leased,
             channel_id="c",
             producers=self.script.producers,
+            producer_group=GROUP if self.script.group_produces else "",
             successor_s=self.script.successor_us / 1e6,
             priority_wait_s=None if wait_us is None else wait_us / 1e6,
             story_credit_bytes=self.script.credit_bytes,
@@ -148,6 +153,7 @@ class ProductPart(Part):
         with (
             replaced(spec, "ChannelState", self._make_state),
             replaced(successors, "Producers", self._make_producers),
+            replaced(successors, "GroupProducers", self._make_group_producers),
         ):
             yield
 
@@ -177,6 +183,14 @@ class ProductPart(Part):
         kind = WatchedProducers if broken is Producers else type("Watched", (WatchedProducers, broken), {})
         world, _, places, names = self._told()
         made: Producers = kind(world, places, names, num_places)
+        return made
+
+    def _make_group_producers(self, group: str) -> GroupProducers:
+        broken: Any = self.cluster.machines.group_producers
+        watched = WatchedGroupProducers
+        kind = watched if broken is GroupProducers else type("Watched", (watched, broken), {})
+        world, _, places, names = self._told()
+        made: GroupProducers = kind(world, places, names, group)
         return made
 
     def _connection(self, process: ProductProcess) -> ChannelConnection:

@@ -413,7 +413,7 @@ class ChannelUsers:
             case "flush":
                 return control_wire.Flush(step.queue), control_wire.Done
             case "join":
-                return control_wire.Join(step.number, self.name.partition(".")[0]), control_wire.Done
+                return self._join(step), control_wire.Done
             case "leave":
                 return control_wire.Leave(step.turn, step.fails), None
             case "subscribe":
@@ -421,6 +421,14 @@ class ChannelUsers:
                 return Subscribe(step.number, TAP, queue, *bounds), control_wire.Done
             case _:
                 return Unsubscribe(step.turn, TAP, step.fails), control_wire.Done
+
+    def _join(self, step: Call) -> control_wire.Join:
+        """Ask for a place, as `Producer` does."""
+        rank = self.ranks.get(step.client)
+        if rank is None or rank.members is None or not self._script.group_produces:
+            return control_wire.Join(step.number, self.name.partition(".")[0])
+        rank.members = self.connection._session.members.newest(rank.members)
+        return control_wire.Join(step.number, f"{rank.members.group}:{rank.index}", group_ranks(rank.members))
 
     def _leave(self, step: Call) -> None:
         """Whoever is interrupted on the way in or out leaves as one who failed."""

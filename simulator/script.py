@@ -115,6 +115,7 @@ class Script:
         survives: what a durable one is to survive: with it, its process dies.
         priority_wait_us: how long an item is passed over by those of a higher priority; None for ever.
         is_resized: those who divide the queue of the ranks are the ranks of a group that is resized.
+        group_produces: the ranks of that group are the producers, instead of a number of them.
     """
 
     seed: int
@@ -134,6 +135,7 @@ class Script:
     survives: Survives = "machine"
     priority_wait_us: int | None = None
     is_resized: bool = False
+    group_produces: bool = False
 
     @property
     def calls(self) -> list[Call]:
@@ -194,7 +196,8 @@ def draw_script(seed: int) -> Script:
         survives=Random(f"machine {seed}").choice(("machine", "machine", "process")),  # noqa: S311 - not for secrets
         priority_wait_us=_draw_patience(seed),
     )
-    return _with_holders(_with_resizes(script, length_us), length_us)
+    resized = _with_group_producers(_with_resizes(script, length_us), calls)
+    return _with_holders(resized, length_us)
 
 
 def _with_resizes(script: Script, length_us: int) -> Script:
@@ -209,6 +212,18 @@ def _with_resizes(script: Script, length_us: int) -> Script:
         resizes.append(Fault(draw.randrange(length_us), "resize", rank, drain_us))
     steps = sorted((*script.steps, *resizes), key=lambda step: step.at_us)
     return replace(script, steps=tuple(steps), is_resized=True)
+
+
+def _with_group_producers(script: Script, calls: _Calls) -> Script:
+    """In some stories with a group that is resized, its ranks are the producers."""
+    draw = Random(f"group producers {script.seed}")  # noqa: S311 - not for secrets
+    if not script.is_resized or draw.random() < 0.4:
+        return script
+    steps = [step for step in script.steps if not (isinstance(step, Call) and step.kind in ("join", "leave"))]
+    first_number = 1 + max((step.number for step in script.calls), default=0)
+    steps += calls.draw_ranks_that_produce(draw, first_number)
+    steps.sort(key=lambda step: step.at_us)
+    return replace(script, steps=tuple(steps), producers=0, group_produces=True)
 
 
 def _draws_holders(seed: int) -> bool:
@@ -367,7 +382,7 @@ class _Calls:
         """A new version, or a reader of the newest."""
         draw = self._draw
         return Call(
-            at_us=self._draw_time(),
+            at_us=self._draw_time(self._draw),
             number=number,
             client=draw.randrange(self._num_clients),
             kind="publish" if draw.random() < 0.15 else "fetch",
@@ -389,7 +404,7 @@ class _Calls:
         owner = self._owner[queue] if kind in ("get", "group", "peek", *BATCHES) else None
         looks = kind in ("peek", "drain")
         return Call(
-            at_us=self._draw_time(),
+            at_us=self._draw_time(self._draw),
             number=number,
             client=draw.randrange(self._num_clients) if owner is None else owner,
             kind=kind,
@@ -407,20 +422,29 @@ class _Calls:
 
     def draw_producers(self, first_number: int, producers: int) -> list[Step]:
         """Processes that say when they begin to put, and when they are done; some come twice, or too late."""
-        draw = self._draw
         calls: list[Step] = []
-        for _ in range(draw.randint(0, 2 * producers)):
-            number = first_number + len(calls)
-            client, at_us = draw.randrange(self._num_clients), self._draw_time()
-            drop = draw.choice(("", "", "", "begun", "later"))
-            blocking = draw.random() < 0.5
-            join = Call(at_us, number, client, "join", "", 0, 0, None, blocking, drop)
-            later_us = min(self._length_us, at_us + draw.randrange(1 + self._length_us))
-            leave = replace(
-                join, at_us=later_us, number=number + 1, kind="leave", turn=number, fails=draw.random() < 0.35
-            )
-            calls += [join, leave] if draw.random() < 0.9 else [join]
+        for _ in range(self._draw.randint(0, 2 * producers)):
+            calls += self._draw_producer(self._draw, first_number + len(calls), None)
         return calls
+
+    def draw_ranks_that_produce(self, draw: Random, first_number: int) -> list[Step]:
+        """The same of ranks, each of its own process; most of them come, some twice."""
+        calls: list[Step] = []
+        for client in range(self._num_clients):
+            for _ in range(draw.choice((0, 1, 1, 1, 1, 2))):
+                calls += self._draw_producer(draw, first_number + len(calls), client)
+        return calls
+
+    def _draw_producer(self, draw: Random, number: int, client: int | None) -> list[Step]:
+        client, at_us = draw.randrange(self._num_clients) if client is None else client, self._draw_time(draw)
+        drop = draw.choice(("", "", "", "begun", "later"))
+        blocking = draw.random() < 0.5
+        join = Call(at_us, number, client, "join", "", 0, 0, None, blocking, drop)
+        later_us = min(self._length_us, at_us + draw.randrange(1 + self._length_us))
+        leave = replace(
+            join, at_us=later_us, number=number + 1, kind="leave", turn=number, fails=draw.random() < 0.35
+        )
+        return [join, leave] if draw.random() < 0.9 else [join]
 
     def _draw_kind(self) -> str:
         draw = self._draw
@@ -461,7 +485,7 @@ class _Calls:
         topic = draw.choice(("ordered", "any"))
         client = draw.randrange(self._num_clients)
         return Call(
-            at_us=self._draw_time(),
+            at_us=self._draw_time(self._draw),
             number=number,
             client=client,
             kind=kind,
@@ -474,8 +498,8 @@ class _Calls:
             peer=(client + draw.randrange(1, self._num_clients)) % self._num_clients,
         )
 
-    def _draw_time(self) -> int:
-        return self._draw.randrange(self._length_us) // self._step_us * self._step_us
+    def _draw_time(self, draw: Random) -> int:
+        return draw.randrange(self._length_us) // self._step_us * self._step_us
 
     def _draw_size(self) -> int:
         return self._draw.choice((10, 100, 5_000, 100_000, 300_000))

@@ -17,14 +17,14 @@ from rlinf_scheduler.queueing.leases import Extend, Lapse, Settle, StartClock, S
 from rlinf_scheduler.queueing.members import GroupRanks, Resize
 from rlinf_scheduler.queueing.messages import Bury, Deliver, Instruction
 from rlinf_scheduler.queueing.policy import OperationOver
-from rlinf_scheduler.queueing.producers import Producers
+from rlinf_scheduler.queueing.producers import GroupProducers, Producers
 from rlinf_scheduler.queueing.sharding import DonePart, WantedPart
 from rlinf_scheduler.queueing.snapshot import Snapshot
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapTerms, Unsubscribe, Vacate
 from rlinf_scheduler.queueing.wanted import NO_LIMITS
 from simulator.ledger import Ledger
-from simulator.producer_oracle import ProducerOracle
+from simulator.producer_oracle import GroupProducerOracle, ProducerOracle
 from simulator.queue_oracle import Asked
 from simulator.script import TAP
 from simulator.world import World
@@ -349,31 +349,52 @@ class WatchedState(ChannelState):
         return told
 
 
-class WatchedProducers(Producers):
-    """The producers of a channel."""
+class _Watching:
+    """What tells an oracle of each event of producers."""
 
-    def __init__(self, world: World, places: ProducerOracle, names: Names, num_places: int) -> None:
-        super().__init__(num_places)
+    def __init__(
+        self,
+        world: World,
+        places: ProducerOracle | GroupProducerOracle,
+        names: Names,
+        producers: int | str,
+    ) -> None:
+        super().__init__(producers)  # type: ignore[call-arg]  # those of a channel stand behind it
         self._world = world
         self._places = places
         self._who = names.processes
 
     def join(self, client: str, number: int, name: str, members: GroupRanks | None = None) -> bool:
-        admitted = super().join(client, number, name, members)
+        admitted: bool = super().join(client, number, name, members)  # type: ignore[misc]
         self._places.join(self._who[client], number, name, self._world.now_us, admitted=admitted)
         return admitted
 
     def leave(self, client: str, number: int, *, failed: bool) -> int | None:
         self._places.leave(self._who[client], number, self._world.now_us, failed=failed)
-        return super().leave(client, number, failed=failed)
+        vacancy: int | None = super().leave(client, number, failed=failed)  # type: ignore[misc]
+        return vacancy
 
     def lose(self, client: str) -> list[int]:
         self._places.lose(self._who[client], self._world.now_us)
-        return super().lose(client)
+        vacancies: list[int] = super().lose(client)  # type: ignore[misc]
+        return vacancies
 
     def give_up(self, vacancy: int) -> None:
-        super().give_up(vacancy)
+        super().give_up(vacancy)  # type: ignore[misc]
         self._places.given_up(self._world.latest_us)
+
+    def resize(self, members: GroupRanks) -> list[int]:
+        self._places.resize(members)
+        vacancies: list[int] = super().resize(members)  # type: ignore[misc]
+        return vacancies
+
+
+class WatchedProducers(_Watching, Producers):
+    """The producers of a channel that counts them."""
+
+
+class WatchedGroupProducers(_Watching, GroupProducers):
+    """The producers of a channel that are the ranks of a group."""
 
 
 def _short(instruction: Any) -> tuple[Any, ...]:

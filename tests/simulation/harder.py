@@ -241,3 +241,19 @@ def of_resizes(script: Script) -> Script:
     plan = ShardPlan(draw.randint(1, 3), draw.choice(POLICIES), batch_items=draw.randint(1, 5))
     steps = sorted(steps, key=lambda step: step.at_us)
     return Script(script.seed, 4, 0, 1_000_000, 0, plan, 0, 0, 0, tuple(steps), is_resized=True)
+
+
+def of_ranks_that_produce(script: Script) -> Script:
+    """The ranks of a group that is resized are the producers; they come, fail, die, are done, and come again."""
+    script, draw = of_resizes(script), Random(f"ranks that produce {script.seed}")
+    steps = [step for step in script.steps if getattr(step, "kind", "") != "end"]
+    for number in range(100, 120, 2):
+        client, at_us = draw.randrange(4), draw.randrange(200_000)
+        steps.append(_call(at_us, number, client, "join", ""))
+        leave = _call(draw.randrange(at_us, 200_000), number + 1, client, "leave", "")
+        if draw.random() < 0.9:
+            steps.append(replace(leave, turn=number, fails=draw.random() < 0.2))
+    steps.append(Fault(draw.randrange(200_000), "die", draw.randrange(4), 100))
+    steps.sort(key=lambda step: step.at_us)
+    successor_us = draw.choice((0, 10_000, 1_000_000))
+    return replace(script, steps=tuple(steps), successor_us=successor_us, group_produces=True)

@@ -16,6 +16,7 @@ from harder import (
     of_late_first_contacts,
     of_lost_servers,
     of_marks,
+    of_ranks_that_produce,
     of_resizes,
     with_absences,
     with_bursts,
@@ -31,7 +32,7 @@ from lease_mutants import LEASE_MUTANTS
 from mailbox_mutants import MAILBOX_MUTANTS
 from pinning_mutants import PINNING_MUTANTS
 from product_mutants import PRODUCT_MUTANTS
-from resize_mutants import RESIZE_MUTANTS
+from resize_mutants import GROUP_PRODUCER_MUTANTS, RESIZE_MUTANTS
 from shortcut_mutants import SHORTCUT_MUTANTS
 from tap_mutants import TAP_MUTANTS
 from weights_mutants import WEIGHTS_MUTANTS
@@ -252,11 +253,12 @@ _HARDER = {
     "forgets vacancies of subscriptions": with_members,
     "leaves readers of a subscription that is gone": with_members,
     **dict.fromkeys(RESIZE_MUTANTS, of_resizes),
+    **dict.fromkeys(GROUP_PRODUCER_MUTANTS, of_ranks_that_produce),
 }
 
 MUTANTS = {
     **_in(*PRODUCT, of=_MACHINES | FEEDING_MUTANTS | HOLDER_MUTANTS | LEASE_MUTANTS),
-    **_in(*PRODUCT, of=TAP_MUTANTS | CHECKPOINT_MUTANTS | RESIZE_MUTANTS),
+    **_in(*PRODUCT, of=TAP_MUTANTS | CHECKPOINT_MUTANTS | RESIZE_MUTANTS | GROUP_PRODUCER_MUTANTS),
     **_in(MailboxPart, of=_MAILBOXES),
     **_in(AdmissionPart, of=ADMISSION_MUTANTS),
     **_in(DevicePart, DeviceItemsPart, of=DEVICE_MUTANTS),

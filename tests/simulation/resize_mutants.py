@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from feeding_mutants import with_policy, with_sharding
 
+from rlinf_scheduler.queueing.producers import GroupProducers
 from rlinf_scheduler.queueing.sharding import Shardings, ShardingState
 from simulator import Machines
 
@@ -115,4 +116,60 @@ RESIZE_MUTANTS = {
     "ends before what comes back of ranks": _sharding(_EndsBeforeWhatComesBack),
     "lets ranks wait that have left": _sharding(_LetsWhoHasLeftWait),
     "is held up by ranks that have left": _sharding(_HeldUpByWhoHasLeft),
+}
+
+
+class _WaitsForThoseWhoLeft(GroupProducers):
+    """A rank that has left is a producer for ever."""
+
+    def resize(self, members):
+        before = self.places.members
+        if before is not None and not {*before.ranks} <= {*members.ranks}:
+            return []
+        return super().resize(members)
+
+
+class _EndsBesideOneAtWork(GroupProducers):
+    """What a rank that has left puts still is nobody's."""
+
+    @property
+    def over(self):
+        return bool(self._members) and {*self._members} <= {*self.places.done}
+
+
+class _HearsOldNews(GroupProducers):
+    """A rank that has not heard of a resize yet undoes it."""
+
+    def resize(self, members):
+        self.places.members = None
+        return super().resize(members)
+
+
+class _IsDoneForGood(GroupProducers):
+    """A rank that is at work again counts as done once it fails."""
+
+    def join(self, client, number, name, members=None):
+        done = [*self.places.done]
+        is_in = super().join(client, number, name, members)
+        self.places.done = done
+        return is_in
+
+
+class _KnowsOneLife(GroupProducers):
+    """The process after one that died has no place."""
+
+    def join(self, client, number, name, members=None):
+        return name not in self.places.at_work.values() and super().join(client, number, name, members)
+
+
+def _group_of(producers):
+    return replace(Machines(), group_producers=producers)
+
+
+GROUP_PRODUCER_MUTANTS = {
+    "waits for ranks that have left": _group_of(_WaitsForThoseWhoLeft),
+    "ends while a rank that has left puts": _group_of(_EndsBesideOneAtWork),
+    "believes old news of producers": _group_of(_HearsOldNews),
+    "counts who works again as done": _group_of(_IsDoneForGood),
+    "gives the place of a rank to one process": _group_of(_KnowsOneLife),
 }
