@@ -44,21 +44,9 @@ def test_ranks_finish_what_they_have_and_leave_a_drained_node_for_another_one_or
     assert seen["elsewhere"]
 
 
-def test_all_ranks_leave_a_drained_node_though_some_leave_already_in_a_resize_that_goes_on():
-    done = run_program(PROGRAM.with_name("node_drained_in_a_resize.py"), with_ray=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == {"held": ["on"], "ranks": [[0, 3], [0]]}
-
-
 def test_a_rank_that_leaves_a_node_leaves_sooner_if_the_node_does():
     done = run_program(PROGRAM.with_name("node_drained_sooner.py"), with_ray=True, timeout=240)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["left_s"] <= 5.0
     assert seen["forced"]
-
-
-def test_a_rank_that_starts_on_a_node_as_that_is_drained_leaves_as_soon_as_it_is_there():
-    done = run_program(PROGRAM.with_name("node_drained_as_ranks_start.py"), with_ray=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [[0, 1], [0]]

@@ -14,7 +14,7 @@ from resized_workers import Collective, Member
 from rlinf.scheduler import Channel, FlexiblePlacementStrategy
 from rlinf_scheduler.checks import FOREVER_S
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.events import GroupResized, NodeDraining, RankDrained
+from rlinf_scheduler.events import GroupResized, RankDrained, WorkerReturned
 from rlinf_scheduler.observe.why import why
 from rlinf_scheduler.worker import deadline
 from rlinf_scheduler.worker.leaving_nodes import LeavingNodes
@@ -35,7 +35,7 @@ class Nodes:
         self._session = job.session
         self._watch = job.session.service(NodeWatch)
         job.session.service(LeavingNodes)
-        kinds = (GroupResized, NodeDraining, RankDrained)
+        kinds = (GroupResized, RankDrained, WorkerReturned)
         job.session.bus.subscribe(lambda event: isinstance(event, kinds) and self.heard.put(event))
 
     def drain(self, left_s, node="second"):
@@ -191,3 +191,28 @@ def test_a_rank_that_was_given_more_time_than_its_node_has_is_ended_before_that(
             nodes.drain(5 * SHORT_S)
         assert shrinking.result(DEADLINE_S) == (1,)
     assert nodes.next(RankDrained).forced
+
+
+def test_all_leave_a_node_though_one_of_them_leaves_already_in_a_resize_that_goes_on(forked_job, nodes):
+    group = launch(forked_job, FIRST, FIRST + 1, SECOND, SECOND + 1)
+    with ThreadPoolExecutor(1) as pool:
+        with growing(forked_job, group):
+            shrinking = pool.submit(group.shrink, ranks=[2])
+            wait_until(lambda: len(group._shared._resizes) == 2)
+            nodes.drain(LONG_S)
+            wait_until(lambda: len(group._shared._resizes) == 3)
+        assert shrinking.result(DEADLINE_S) == (2,)
+    assert [nodes.next(GroupResized).new_ranks for _ in range(3)] == [
+        (0, 1, 2, 3, 4),
+        (0, 1, 3, 4),
+        (0, 1, 4),
+    ]
+
+
+def test_a_rank_that_may_move_hears_of_less_time_and_is_back_elsewhere(forked_job, nodes):
+    group = launch(forked_job, FIRST, SECOND, on_failure="restart", restart_on="any")
+    group[1].stay()
+    nodes.drain(LONG_S)
+    nodes.drain(SHORT_S)
+    returned = nodes.next(WorkerReturned)
+    assert (returned.rank, returned.node_rank) == (1, 0)

@@ -410,3 +410,23 @@ def test_a_group_is_known_when_its_launch_is_told(forked_job):
     session.bus.tap(look)
     launch(forked_job, "told")
     assert "told" in known[0]
+
+
+def test_a_rank_that_takes_long_to_finish_holds_up_no_other_resize(forked_job):
+    heard = Heard(forked_job, "slow")
+    group, items = launch(forked_job, "slow"), Channel.create("items")
+    takes = group[1].take_one("items")
+    with ThreadPoolExecutor(1) as pool:
+        shrinking = pool.submit(group.shrink, ranks=[1], drain_s=60)
+        assert heard.next().new_ranks == (0,)
+        assert group.grow(1, timeout_s=20) == (2,)
+        assert group.grow(1, timeout_s=20, reuse=True) == (3,)  # the one that leaves has its number still
+        places = [(place.node_rank, place.local_hardware_ranks) for place in group.placements]
+        assert places == [(0, (0,)), (1, (0,)), (0, (2,))]  # and its device
+        assert group.shrink(ranks=[2], drain_s=20) == (2,)
+        assert not shrinking.done()
+        items.put("taken")
+        assert takes.wait(60) == ["taken"]
+        assert shrinking.result(60) == (1,)
+    assert group.grow(1, reuse=True) == (1,)
+    assert ranks_of(group.who().wait(60)) == [0, 1, 3]

@@ -182,10 +182,14 @@ class ResizableGroup(Supervision):
 
     def _on_over(self, resize: WantedResize, set_result: Callable[[], None]) -> None:
         del self._resizes[resize]
+        self._end_turn(resize)
+        set_result()
+
+    def _end_turn(self, resize: WantedResize) -> None:
+        """The next one may begin, if this one was the first in the line."""
         following = self._resizing.end(resize)
         if isinstance(following, WantedResize):
             following.turn.set_result(None)
-        set_result()
 
     def _begin_anew(self, number: int, reason: str) -> None:
         super()._begin_anew(number, reason)
@@ -567,7 +571,7 @@ class ResizableGroup(Supervision):
             self.session.directory.give_up_async(name, why)
             self.drain(rank, why, resize.until)
         resize.waits_for, resize.peers = "what they have", self._names(numbers)
-        ends = self._decide(partial(self._ends_of, leaving))
+        ends = self._decide(partial(self._begin_drain, resize, leaving))
         for rank, end in zip(leaving, ends, strict=True):
             if not resize.until.wait(end):
                 self._force(rank, resize)
@@ -644,8 +648,9 @@ class ResizableGroup(Supervision):
         lost = self.session.messenger.peers.lost.get(process_id)
         return rank.came_to_its_end or (lost is not None and lost.loss is Loss.LEFT)
 
-    def _ends_of(self, leaving: Sequence[LaunchedRank]) -> list[Promise[Any]]:
-        """What is done when each of these ranks has ended; on the I/O thread."""
+    def _begin_drain(self, resize: WantedResize, leaving: Sequence[LaunchedRank]) -> list[Promise[Any]]:
+        """What is done when each of these ranks has ended, which no other resize waits for; on the I/O thread."""
+        self._end_turn(resize)
         return [self._successors.give_up(rank.address.rank) or rank.gone for rank in leaving]
 
     def _force(self, rank: LaunchedRank, resize: WantedResize) -> None:

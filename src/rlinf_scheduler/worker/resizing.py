@@ -16,6 +16,8 @@ from rlinf_scheduler.wording import counted
 class Resizing:
     """The members of a group, and its resizes: one at a time, in the order in which they were asked for.
 
+    That the ranks which leave finish what they have is no part of that.
+
     One thread tells it of events.
 
     Args:
