@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services
+from ray._private import ray_constants
 from ray._private import utils as ray_utils
 from ray.cluster_utils import Cluster as RayTestCluster
 from ray.exceptions import GetTimeoutError, RayError
@@ -31,6 +31,7 @@ from rlinf_scheduler.ray_backend.authentication import (
     host_and_port,
     wait_for_answer,
 )
+from rlinf_scheduler.ray_backend.fewest_processes import fewest_processes
 from rlinf_scheduler.ray_backend.folders import TMPDIR_VARIABLE, prune_sessions, ray_folder
 from rlinf_scheduler.ray_backend.guard import Guard
 from rlinf_scheduler.ray_backend.interfaces import LOOPBACK
@@ -132,7 +133,7 @@ def simulate_nodes(nodes: Sequence[Node], timeout_s: float = 120.0) -> RayBacken
             ray_errors(what),
             _private_folder(),
             unannounced(),
-            _without_api_server(),
+            fewest_processes(),
             variables.set_meanwhile(
                 dict.fromkeys(MASKS)
             ),  # those of real devices: Ray counts no more than they show
@@ -160,7 +161,6 @@ def _add_simulated(simulated: RayTestCluster, rank: int, node: Node) -> None:
         num_gpus=node.num_accelerators,
         object_store_memory=_SIMULATED_STORE_BYTES,
         include_dashboard=False,
-        no_monitor=True,  # it would look after nodes to add or to remove
         node_ip_address=LOOPBACK[0],  # where Ray listens then, and nowhere else
         env_vars={
             **_SIMULATED_RAY_SETTINGS,
@@ -204,6 +204,7 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
             stack.enter_context(ray_errors(f"Ray did not start or join ({wanted})"))
             if wanted == LOCAL:
                 stack.enter_context(_private_folder())
+                stack.enter_context(fewest_processes())
                 stack.enter_context(variables.set_meanwhile(variables.of_a_node(os.environ)))
                 engine.guard = Guard()
                 stack.enter_context(engine.guard.marking())
@@ -413,14 +414,6 @@ def _connect(address: str, runtime_env: Mapping[str, object] | None = None) -> N
 def _loopback_is_an_address() -> AbstractContextManager[None]:
     """Have Ray take 127.0.0.1 as it is told: elsewhere than on a laptop it takes another address instead."""
     return replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
-
-
-def _without_api_server() -> AbstractContextManager[None]:
-    """Have a Ray that is started inside start no server for statistics of its use, all that there is without dashboard.
-
-    To wait for it takes a second, most of one of a core.
-    """
-    return replaced(services, start_api_server=lambda *_, **__: (None, None))
 
 
 @contextmanager

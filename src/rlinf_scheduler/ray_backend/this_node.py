@@ -207,13 +207,12 @@ def _end(found: Collection[ProcessId], record: NodeRecord, grace_s: float) -> No
 
 DEFAULT_PORT = 6379
 _CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-_USAGE_VARIABLE = "RAY_USAGE_STATS_ENABLED"
 _SHOWN_LINES = 12
 _ASKED_S = 2.0
 # Unless `ray start` is told otherwise, which it does not look at before it has started half of a node.
 _WORKER_PORTS = range(10002, 20000)
 _WORKER_PORT_OPTIONS = ("--min-worker-port", "--max-worker-port", "--worker-port-list")
-_RAY = (sys.executable, "-m", "ray.scripts.scripts")
+_RAY = (sys.executable, "-m", "rlinf_scheduler.ray_backend.fewest_processes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,7 @@ def start_node(options: NodeOptions, environment: Mapping[str, str] = os.environ
         MARK_VARIABLE: mark,
         **variables.of_a_node(environment),
         TMPDIR_VARIABLE: str(folder),
-        _USAGE_VARIABLE: environment.get(_USAGE_VARIABLE, "0"),
+        variables.USAGE_VARIABLE: environment.get(variables.USAGE_VARIABLE, "0"),
         **access.settings(),
         # Ray takes 127.0.0.1 for a node, and listens there and nowhere else, only where it believes to be on a laptop.
         **({_CLUSTER_VARIABLE: "0"} if options.ip in LOOPBACK else {}),

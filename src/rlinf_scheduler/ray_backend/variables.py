@@ -18,6 +18,8 @@ COPYING_VARIABLE = "GLIBC_TUNABLES"
 _THRESHOLD = f"glibc.cpu.x86_non_temporal_threshold={4 << 20}"
 # Ray's label of the nodes whose processes all start with it.
 LABELS = {"rlinf-copies": "around-the-cache"}
+# "1": Ray may send what it counts of its use.
+USAGE_VARIABLE = "RAY_USAGE_STATS_ENABLED"
 # For processes of other nodes. Ray starts an interpreter first that sets it, and that starts another one.
 OF_A_PROCESS = {COPYING_VARIABLE: f"{_THRESHOLD}:${{{COPYING_VARIABLE}}}"}
 
