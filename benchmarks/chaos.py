@@ -44,6 +44,8 @@ LARGE_EVERY, LARGE_BYTES = 20, 128 << 10
 # Something happens to somebody about so often.
 EVERY_S = 0.25
 DRAIN_S = 60.0
+# After so long an interrupted one is interrupted once more, in seconds.
+AGAIN_S = 10.0
 Number = tuple[int, int]
 
 
@@ -235,10 +237,21 @@ class Chaos:
         return any(f"{what} " in each.read_text() for each in self._folder.glob(f"{kind}-*"))
 
     def _let_end(self, victim: Any) -> None:
-        """Wait for one that was interrupted; it may wait for one that is stopped, which goes on in its time."""
+        """Wait for one that was interrupted; it may wait for one that is stopped, which goes on in its time.
+
+        Python drops an interruption that comes within a finalizer: people press Ctrl-C again.
+        """
         deadline = time.monotonic() + DRAIN_S
-        while victim.is_alive() and time.monotonic() < deadline:
-            self._wake(time.monotonic())
+        again = time.monotonic() + AGAIN_S
+        while victim.is_alive():
+            now = time.monotonic()
+            self._wake(now)
+            if now > deadline:
+                raise ChannelTimeout(f"{victim.name} goes on {DRAIN_S:g} s after it was interrupted")
+            if now > again and not self._stopped:
+                os.kill(victim.pid, signal.SIGINT)
+                self._outcome.events["interrupt again"] += 1
+                again = now + AGAIN_S
             victim.join(0.1)
 
     def _hears(self, victim: Any) -> bool:
