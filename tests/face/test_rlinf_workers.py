@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from forked_job import ForkedJob
 from rlinf.scheduler import (
@@ -276,6 +277,7 @@ def test_vendors_have_rlinfs_names(vendor, known_as):
     assert type_of(vendor) is known_as
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the platform here is that of a device")
 def test_what_comes_by_a_weight_sync_to_the_cpu_is_waited_for_as_on_an_accelerator():
     # Of a device of `torch_device_type` RLinf keeps what has come until the stream that takes it has done so.
     platform = Worker.torch_platform

@@ -59,8 +59,8 @@ WAYS = [inline, placed]
 
 
 def bits(tensor):
-    """The bytes of its elements, in the order of its axes."""
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    """The bytes of its elements, in the order of its axes, wherever it lies."""
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
     return tensor.view(integers[tensor.element_size()]).numpy().tobytes()
 

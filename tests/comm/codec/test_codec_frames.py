@@ -209,6 +209,6 @@ def test_tensors_on_a_device_copy_themselves_into_place(tensor):
     )  # which device it is makes no difference
     table.finish(parts)
     row = table.rows[index]
-    row.device = "cuda"  # none here, so it comes to the CPU
+    row.device = "cuda"  # where there is none it comes to the CPU
     reader = TensorReader([memoryview(copied(part)) for part in parts])
     assert_same(reader.tensor(row), tensor)
