@@ -254,6 +254,14 @@ class Follower(Member):
         return getattr(self, "followed", None)
 
 
+class Fragile(Member):
+    """Its first rank dies as it follows for the first time."""
+
+    def on_resize(self, old, new):
+        if self.rank == 0 and not self.num_restarts:
+            self.die()
+
+
 class Reluctant(Member):
     """Runs none, and fails to follow."""
 

@@ -4,10 +4,11 @@ import os
 import signal
 
 import pytest
-from resized_workers import Collective, Follower, Stubborn
+from resized_workers import Collective, Follower, Fragile, Stubborn
 
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf_scheduler.errors import LaunchError, ResizeError, WorkerDied
+from rlinf_scheduler.worker import resizable_group, successors, supervision
 from waits import wait_until
 
 TWO = PackedPlacementStrategy(0, 1)
@@ -67,7 +68,8 @@ def test_after_a_growth_that_failed_all_come_back_as_they_were(forked_job, args)
     wait_until(lambda: forked_job.living == 2)
 
 
-def test_after_a_shrinkage_that_failed_those_that_stay_come_back(forked_job):
+def test_after_a_shrinkage_that_failed_those_that_stay_come_back(forked_job, monkeypatch):
+    monkeypatch.setattr(resizable_group, "FOLLOW_S", 3.0)
     group = launch(forked_job, "stuck", 1 << 30, "0")
     with pytest.raises(ResizeError, match=r"in on_resize\(\) still: stuck:0"):
         group.shrink(1, drain_s=3)
@@ -75,8 +77,28 @@ def test_after_a_shrinkage_that_failed_those_that_stay_come_back(forked_job):
     wait_until(lambda: forked_job.living == 1)
 
 
+def test_those_that_stay_have_time_to_meet_however_little_those_have_that_leave(forked_job):
+    group = launch(forked_job, "at-once")
+    (before, _), held = group.pid().wait(60), group[1].hold()
+    assert group.shrink(1, drain_s=0.2) == (1,)
+    with pytest.raises(WorkerDied, match=r"shrink\(1\) ended it after 0.2 s"):
+        held.wait(60)
+    assert totals(group) == [(0.0, 0, 1)]
+    assert group.pid().wait(60) == [before]
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "restart_group"])
+def test_ranks_leave_at_once_and_those_that_stay_follow(forked_job, on_failure):
+    group = launch(forked_job, "hurried", kind=Follower, on_failure=on_failure)
+    before = group[0].who().wait(60)
+    assert group.shrink(1, drain_s=0) == (1,)
+    assert group.told().wait(60) == [((0, 1), (0,), (0,))]
+    assert group.who().wait(60) == before
+
+
 @pytest.mark.parametrize("resize", [lambda g: g.grow(1, timeout_s=6), lambda g: g.shrink(1, drain_s=2)])
-def test_ranks_that_are_busy_are_not_resized_and_go_on(forked_job, resize):
+def test_ranks_that_are_busy_are_not_resized_and_go_on(forked_job, monkeypatch, resize):
+    monkeypatch.setattr(resizable_group, "FOLLOW_S", 2.0)
     group = launch(forked_job, "busy", on_failure="fail")
     held = group.hold()
     with pytest.raises(ResizeError, match="nothing has changed, as no rank has begun on_resize") as raised:
@@ -114,7 +136,9 @@ def test_a_rank_that_dies_as_it_joins_ends_the_growth_and_the_others_come_back(f
 
 
 def test_a_group_that_comes_back_while_others_join_grows_all_the_same(forked_job):
-    group = launch(forked_job, "anew")
+    group = launch(
+        forked_job, "anew", kind=Follower
+    )  # without a collective's library, which nine processes would load
     pid = group.health()[0].pid
     killed = []
 
@@ -125,7 +149,20 @@ def test_a_group_that_comes_back_while_others_join_grows_all_the_same(forked_job
 
     forked_job.processes.on_start = kill
     assert group.grow(1, timeout_s=60) == (2,)
-    assert totals(group) == [(3.0, 0, 3), (3.0, 1, 3), (3.0, 2, 3)]
+    assert group.known().wait(60) == [((0, 1, 2), group.members.epoch)] * 3
+    assert [each.num_restarts for each in group.health()] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("resize", ["grow", "shrink"])
+def test_a_group_that_comes_back_as_it_follows_is_resized_all_the_same(forked_job, monkeypatch, resize):
+    """Also where it shows late that a rank is gone."""
+    monkeypatch.setattr(supervision, "UNSAID_GRACE_S", 3.0)
+    monkeypatch.setattr(successors, "ENDED_WITHIN_S", 0.0)
+    forked_job.processes.watches = False
+    group = launch(forked_job, "fragile", kind=Fragile)
+    (changed,) = getattr(group, resize)(1)
+    assert (changed in group.ranks) == (resize == "grow")
+    assert [who[0] for who in group.who().wait(60)] == list(group.ranks)
 
 
 def test_a_group_is_resized_once_it_is_back(forked_job):

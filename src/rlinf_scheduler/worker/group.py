@@ -485,7 +485,8 @@ class WorkerGroup(Generic[T]):
         Args:
             num_workers: how many, the highest ones.
             ranks: these, instead.
-            drain_s: how long they may take, in seconds; what has not finished then is ended by force.
+            drain_s: how long they may take, in seconds; what has not finished then is ended by force. Those that stay
+                have 30 s at least to run `on_resize`.
 
         Returns:
             Their numbers.

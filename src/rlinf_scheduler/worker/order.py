@@ -12,6 +12,9 @@ from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.planning import Placement, PlacementStrategy, Topology
 from rlinf_scheduler.worker.deaths import MAX_RESTARTS, RETURNING, WITHIN_S, Policy
 
+# However little time those have that leave, those that stay have so much to end their calls and to follow, in seconds.
+FOLLOW_S = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class RestartLimit:

@@ -33,7 +33,7 @@ from rlinf_scheduler.worker.home_wire import (
     ResizeGroup,
     RestartRank,
 )
-from rlinf_scheduler.worker.order import Growth, Shrinkage
+from rlinf_scheduler.worker.order import FOLLOW_S, Growth, Shrinkage
 
 # Beyond what its calls are given: processes that do not end in order are killed meanwhile.
 END_WITHIN_S = 30.0
@@ -132,8 +132,8 @@ class RemoteGroup(GroupCalls[RemoteRank]):
         self, shrinkage: Shrinkage, given_up: Promise[None] | None = None, until: Deadline | None = None
     ) -> tuple[int, ...]:
         """Let ranks finish what they have and end, and return their numbers when they have ended."""
-        # They wait for their turn first.
-        return self._resize(shrinkage, 2 * shrinkage.drain_s + ANSWER_TIMEOUT_S)
+        # They wait for their turn first, and for those that stay to follow.
+        return self._resize(shrinkage, 2 * shrinkage.drain_s + FOLLOW_S + ANSWER_TIMEOUT_S)
 
     @awaited(lambda local: Wait(LAUNCH, f"{local['wanted'].operation} of '{local['self'].name}'"))
     def _resize(self, wanted: Growth | Shrinkage, limit_s: float) -> tuple[int, ...]:

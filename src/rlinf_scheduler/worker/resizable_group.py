@@ -18,7 +18,7 @@ from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
-from rlinf_scheduler.errors import CommError, LaunchError, ResizeError, WorkerDied
+from rlinf_scheduler.errors import CommError, LaunchError, PeerDied, ResizeError, WorkerDied
 from rlinf_scheduler.events import GroupResized, RankDrained
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import group_entry, job_topology
@@ -33,7 +33,7 @@ from rlinf_scheduler.worker.deadline import Deadline
 from rlinf_scheduler.worker.group_calls import TERMINATED
 from rlinf_scheduler.worker.launch import GIVEN_UP, Recipe, start_ranks
 from rlinf_scheduler.worker.moves import Moves
-from rlinf_scheduler.worker.order import Growth, Shrinkage
+from rlinf_scheduler.worker.order import FOLLOW_S, Growth, Shrinkage
 from rlinf_scheduler.worker.processes import LaunchedRank, device_names
 from rlinf_scheduler.worker.resizing import Resizing
 from rlinf_scheduler.worker.result import GroupResult
@@ -360,7 +360,12 @@ class ResizableGroup(Supervision):
             self._decide(partial(self._commit_growth, recipe, ranks, resize))
         except BaseException as error:
             self._end_unwanted(ranks)
-            if self._num_anew > num_anew and not resize.given_up.done() and resize.left_s():
+            self._hear_of_deaths(resize, following)
+            if (
+                self._decide(lambda: self._num_anew) > num_anew
+                and resize.left_s()
+                and not resize.given_up.done()
+            ):
                 return False
             if not following:
                 self._decide(partial(self._stay, before, ways.after, resize.operation))
@@ -456,21 +461,32 @@ class ResizableGroup(Supervision):
         self.session.messenger.submit(ending(partial(self._start, call), call.fail))
         return [call]
 
-    def _wait_followed(self, resize: WantedResize, calls: Sequence[Call], after: GroupMembers) -> None:
-        """Wait until all ranks have followed.
+    def _wait_followed(
+        self, resize: WantedResize, calls: Sequence[Call], after: GroupMembers, least_s: float = 0.0
+    ) -> None:
+        """Wait until all ranks have followed; those that leave are waited for as long as they may take, and no longer.
+
+        Args:
+            least_s: how long those that stay may take at least, in seconds.
 
         Raises:
             ResizeError: one has not, at the deadline or as it raised.
         """
+        at_least = Deadline(least_s)
         for call in calls:
-            self._wait_for_call(resize, call, after)
+            self._wait_for_call(resize, call, after, at_least)
 
-    def _wait_for_call(self, resize: WantedResize, call: Call, after: GroupMembers) -> None:
+    def _wait_for_call(
+        self, resize: WantedResize, call: Call, after: GroupMembers, at_least: Deadline
+    ) -> None:
         resize.peers = tuple(map(str, call.addresses))
         resize.waits_for = "on_resize() of its ranks"
         # Who waits for it may give it up; what they have begun goes on.
-        if not resize.until.wait(call.settled):
-            late = f"not all have followed after {seconds_text(resize.until.limit_s)}"
+        is_over = resize.until.wait(call.settled)
+        if not is_over and call.addresses[0].rank not in after:  # it leaves, and is ended by force
+            return
+        if not is_over and not at_least.wait(call.settled):
+            late = f"not all have followed after {seconds_text(max(resize.until.limit_s, at_least.limit_s))}"
             raise ResizeError(
                 self.name, f"{resize.operation}: {late}; its members are {self.members.in_words}"
             )
@@ -479,6 +495,15 @@ class ResizableGroup(Supervision):
         if failure is not None and not has_left:
             now = f"its members are {self.members.in_words}"
             raise ResizeError(self.name, f"{resize.operation}: {now}, and: {failure}") from failure
+
+    def _hear_of_deaths(self, resize: WantedResize, calls: Sequence[Call]) -> None:
+        """Wait until it is known that ranks are gone whose calls ended with them: all may come back together then."""
+        until = time.monotonic() + (min(_PREPARED_S, resize.until.left_s) if self.are_one else 0.0)
+        for call in calls:
+            for address, outcome in zip(call.addresses, call.outcomes, strict=True):
+                gone = call.why_gone(address)
+                if isinstance(outcome, PeerDied) and gone is not None:
+                    gone.wait(max(0.0, until - time.monotonic()))
 
     def _begun(self, calls: Sequence[Call]) -> list[WorkerAddress]:
         """The ranks that have begun to follow, once the others never will."""
@@ -600,6 +625,7 @@ class ResizableGroup(Supervision):
         begun: list[WorkerAddress] = []
         if ways.meets:  # first: as long as none has begun it, nothing has changed
             calls, problem = self._followed_by_few(resize, numbers, before, ways.after)
+            self._hear_of_deaths(resize, calls)
             begun = self._begun(calls) if problem is not None else []
             if problem is not None and not begun and self._num_anew == num_anew:
                 raise self._given_up(resize, calls, begun, problem)
@@ -637,7 +663,7 @@ class ResizableGroup(Supervision):
             for call in self._call_on_resize(ranks, before, after)
         ]
         try:
-            self._wait_followed(resize, calls, after)
+            self._wait_followed(resize, calls, after, FOLLOW_S)
         except ResizeError as error:
             return calls, error
         return calls, None
