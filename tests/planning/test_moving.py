@@ -1,5 +1,6 @@
 """A process whose node is gone, on another one: as many devices of the same kind, of the same node group."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, Topology
 from rlinf_scheduler.config import read_cluster_config
 from rlinf_scheduler.errors import PlacementError
-from rlinf_scheduler.planning.moving import moved
+from rlinf_scheduler.planning.moving import MAX_ON_NODE, grown, joined, moved
 
 
 def place(topology, numbers, **options):
@@ -41,6 +42,29 @@ def test_what_is_found_is_free_and_of_one_node_that_lives_and_what_is_not_is_not
         names = topology.nodes[after.node_rank].accelerator_names
         assert after.visible_accelerators == tuple(names[index] for index in after.local_hardware_ranks)
         assert (after.rank, after.node_id) == (0, topology.nodes[after.node_rank].node_id)
+
+
+@pytest.mark.timeout(20)
+def test_bare_processes_are_as_many_as_ray_has_ports_for_and_that_is_known_at_once():
+    topology = Topology.parse("2x4")
+    beside = NodePlacementStrategy([0, 0, 1]).get_placement(topology)
+    room = 2 * MAX_ON_NODE - 3
+    for count in (room + 1, 10**6, 10**15):
+        with pytest.raises(PlacementError) as caught:
+            grown(beside, count, topology, (), ())
+        limit = "on 2 nodes: Ray has ports for 9998 processes of a node, 10002 to 19999"
+        assert str(caught.value) == f"{room} of {count} further processes would have a place, {limit}"
+    found = joined(grown(beside, room, topology, (), ()), range(3, room + 3), beside)
+    assert Counter(each.node_rank for each in (*beside, *found)) == {0: MAX_ON_NODE, 1: MAX_ON_NODE}
+    assert [(each.rank, each.node_rank, each.local_rank) for each in found[:3]] == [
+        (3, 1, 1),
+        (4, 0, 2),
+        (5, 1, 2),
+    ]
+    with pytest.raises(
+        PlacementError, match="0 of 1 further process would have a place, on 0 nodes: none can be used"
+    ):
+        grown(beside, 1, topology, {0, 1}, ())
 
 
 def test_it_says_what_was_missing():

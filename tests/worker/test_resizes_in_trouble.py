@@ -83,6 +83,11 @@ def test_far_beyond_the_fleet_is_refused_without_counting_so_far(forked_job):
     for reuse in (False, True):
         with pytest.raises(PlacementError, match=r"6 of 1,?000,?000,?000,?000 further processes"):
             group.grow(10**12, reuse=reuse)
+    bare = launch(forked_job, "bare", placement=NodePlacementStrategy([0]))
+    for count in (10**6, 10**7):
+        with pytest.raises(PlacementError, match=f"19995 of {count} further processes would have a place"):
+            bare.grow(count)
+    assert bare.grow(1) == (1,)
 
 
 def test_ranks_that_run_collectives_are_asked_however_little_time_there_is(forked_job):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from heapq import heapify, heapreplace
 from itertools import count as numbers_from
 from types import MappingProxyType
 
@@ -15,6 +16,8 @@ from rlinf_scheduler.planning.strategies import FlexiblePlacementStrategy, NodeP
 from rlinf_scheduler.planning.topology import Topology
 from rlinf_scheduler.wording import counted
 
+# Unless it was told otherwise, Ray has a port for each process of a node: 10002 to 19999.
+MAX_ON_NODE = 9998
 # So many nodes are told of.
 _MAX_TOLD = 8
 
@@ -90,6 +93,8 @@ def grown(
     >>> [(each.node_rank, each.local_hardware_ranks) for each in grown(beside, 2, topology, (), {(0, 0), (0, 1)})]
     [(1, (0, 1)), (0, (2, 3))]
     """
+    if not beside[-1].has_accelerators and not beside[-1].hardware_type:
+        return _grown_bare(beside, count, topology, gone)
     used, crowd, found = set(used), Counter(each.node_rank for each in beside), list[Placement]()
     for index in range(count):
         try:
@@ -103,18 +108,48 @@ def grown(
     return found
 
 
+def _grown_bare(
+    beside: Sequence[Placement], count: int, topology: Topology, gone: Collection[int]
+) -> list[Placement]:
+    """As `grown`, of processes without hardware: each where fewest of the component run."""
+    crowd, labels = Counter(each.node_rank for each in beside), beside[-1].node_group.split(",")
+    rows = ResourceTable(topology, labels, nodes_only=True).rows
+    usable = {row.node_rank: row.first for row in reversed(rows) if row.node_rank not in gone}
+    room = sum(max(0, MAX_ON_NODE - crowd[node]) for node in usable)
+    if count > room:
+        limit = (
+            f"Ray has ports for {MAX_ON_NODE} processes of a node, 10002 to 19999"
+            if usable
+            else "none can be used"
+        )
+        there = f"{room} of {counted(count, 'further process', 'es')} would have a place"
+        raise PlacementError(f"{there}, on {counted(len(usable), 'node')}: {limit}")
+    strategy = NodePlacementStrategy(list(usable.values()), labels)
+    places = strategy.get_placement(topology, isolate_gpu=beside[-1].isolate_gpu)
+    line = [(crowd[place.node_rank], index) for index, place in enumerate(places)]
+    heapify(line)
+    found = list[Placement]()
+    for _ in range(count):
+        size, index = line[0]
+        heapreplace(line, (size + 1, index))
+        found.append(places[index])
+    return found
+
+
 def joined(
     placements: Sequence[Placement], numbers: Sequence[int], beside: Sequence[Placement]
 ) -> list[Placement]:
     """The placements of further ranks of a group, with these numbers, beside those that it has."""
     nodes = {each.node_rank: each.placement_node_rank for each in beside}
     taken = {(each.node_rank, each.local_rank) for each in beside}
+    # What stands before the next one of a node is taken.
+    locals_of: dict[int, Iterator[int]] = {}
     size = Counter(each.node_rank for each in (*beside, *placements))
     found: list[Placement] = []
     for number, place in zip(numbers, placements, strict=True):
         node = nodes.setdefault(place.node_rank, max(nodes.values(), default=-1) + 1)
-        local = next(each for each in numbers_from() if (place.node_rank, each) not in taken)
-        taken.add((place.node_rank, local))
+        further = locals_of.setdefault(place.node_rank, numbers_from())
+        local = next(each for each in further if (place.node_rank, each) not in taken)
         there = replace(place, rank=number, placement_node_rank=node)
         found.append(replace(there, local_rank=local, local_world_size=size[place.node_rank]))
     return found
