@@ -229,6 +229,21 @@ def test_a_call_of_another_process_that_comes_to_a_rank_as_it_moves_is_made_wher
     assert caller.call_and_let_go(endpoint, None).wait(DEADLINE_S) == [([0, 1], [[0, 0], [1, 1]])]
 
 
+@pytest.mark.parametrize("of_members", [True, False])
+def test_a_caller_that_has_not_heard_that_a_rank_has_left_asks(forked_job, of_members):
+    group = launch(forked_job, "left-unheard")
+    callers = Caller.create_group().launch(forked_job, NodePlacementStrategy([0]), name="deaf")
+    callers.keep(group if of_members else group[1]).wait(DEADLINE_S)
+    callers.call_kept().wait(DEADLINE_S)
+    callers.hear_nothing().wait(DEADLINE_S)
+    group.shrink(1)
+    if of_members:
+        assert callers.call_kept().wait(DEADLINE_S) == [group.who().wait(DEADLINE_S)]
+    else:
+        with pytest.raises(WorkerError, match="has no rank 1: it has left"):
+            callers.call_kept().wait(DEADLINE_S)
+
+
 def test_a_caller_that_has_not_heard_that_a_rank_leaves_asks(forked_job, ends):
     group = launch(forked_job, "leaves-unheard")
     caller = Caller.create_group().launch(forked_job, NodePlacementStrategy([0]), name="deaf")

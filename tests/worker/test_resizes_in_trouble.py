@@ -127,6 +127,20 @@ def test_a_rank_that_is_dead_leaves_and_others_follow(forked_job):
     assert group[:2].told().wait(DEADLINE_S) == [((0, 1, 2, 3), (0, 2, 3), (0, 2, 3))] * 2
 
 
+def test_a_rank_that_is_killed_as_it_is_asked_holds_up_no_resize(forked_job, monkeypatch):
+    group, ask = launch(forked_job, "killed", on_failure="ignore"), ResizableGroup._ask_prepared
+    pid = group.health()[1].pid
+    os.kill(pid, signal.SIGSTOP)
+
+    def kill(*args):
+        os.kill(pid, signal.SIGKILL)
+        return ask(*args)
+
+    monkeypatch.setattr(ResizableGroup, "_ask_prepared", kill)
+    monkeypatch.setattr(resizable_group, "_PREPARED_S", 10 * DEADLINE_S)
+    assert group.grow(1) == (2,)
+
+
 def test_all_come_back_together_although_some_were_to_leave(forked_job, monkeypatch):
     placement = PackedPlacementStrategy(0, 2)
     group = launch(forked_job, "together", Follower, placement=placement, on_failure="restart_group")

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Never
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, encode
-from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, EPOCH, GROUPS, Entry, ranks_of
+from rlinf_scheduler.comm.directory import (
+    ANSWER_TIMEOUT_S,
+    DEFAULT_TIMEOUT_S,
+    EPOCH,
+    GROUPS,
+    Entry,
+    ranks_of,
+)
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import ASK_AGAIN_S
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
@@ -213,6 +221,11 @@ class SentGroup(GroupCalls[RemoteRank]):
             self._become(heard)
         self._heard = heard
 
+    def _note(self, members: GroupMembers) -> None:
+        """Take what the directory says of the group's ranks, where this process has not heard that yet."""
+        if members.epoch > self._members.epoch:
+            self._become(members)
+
     def _become(self, members: GroupMembers) -> None:
         gone = [rank for rank in self._members.ranks if rank not in members]
         left = {**self.left, **dict.fromkeys(gone, "it has left, as its group was resized")}
@@ -241,8 +254,7 @@ class SentGroup(GroupCalls[RemoteRank]):
             self._refuse_part(address, asked.exception())
             return
         members = _members_of(self.name, asked.result())
-        if members.epoch > self._members.epoch:
-            self._become(members)
+        self._note(members)
         if address.rank in members:
             found = self.session.directory.lookup_async(str(address))
             found.add_done_callback(partial(self._on_rank, address))
@@ -290,13 +302,25 @@ class SentGroup(GroupCalls[RemoteRank]):
 
         Raises:
             WorkerDied: the rank is gone.
+            PlacementError: it has left the group, as is known now.
         """
         rank = self.ranks.get(number)
         if rank is None or self._is_lost(rank.endpoint):
             address = WorkerAddress(self.name, number)
-            rank = _rank_of(address, _find(self.session, str(address), address))
+            try:
+                rank = _rank_of(address, _find(self.session, str(address), address))
+            except WorkerDied:
+                if self._is_member(number):
+                    raise
+                raise self._not_there(number) from None
             self.ranks = {**self.ranks, number: rank}
         return rank
+
+    def _is_member(self, number: int) -> bool:
+        """Whether a rank is a member as far as can be known now, for this process may not have heard that it left."""
+        with suppress(WorkerDied):  # else all of the group is gone
+            self._note(_members_now(self.session, self.name, 0.0))
+        return number in self._members
 
     def restart(self, number: int, timeout_s: float) -> Never:
         """Refuse to: see `GroupCalls`."""
@@ -338,7 +362,7 @@ def _look_up(session: Session, name: str) -> tuple[GroupMembers, list[RemoteRank
         WorkerDied: as of `SentGroup`.
     """
     while True:
-        members = _members_now(session, name)
+        members = _members_now(session, name, DEFAULT_TIMEOUT_S)
         there = {each.name: each for each in session.directory.list(f"{name}:")}
         addresses = [WorkerAddress(name, rank) for rank in members.ranks]
         try:
@@ -347,23 +371,23 @@ def _look_up(session: Session, name: str) -> tuple[GroupMembers, list[RemoteRank
                 for address in addresses
             ]
         except WorkerDied:
-            if members == _members_now(session, name):  # else it has left meanwhile
+            if members == _members_now(session, name, 0.0):  # else it has left meanwhile
                 raise
         else:
             return members, ranks
 
 
-def _members_now(session: Session, name: str) -> GroupMembers:
-    return _members_of(name, _find(session, f"{GROUPS}{name}", WorkerAddress(name, 0)))
+def _members_now(session: Session, name: str, timeout_s: float) -> GroupMembers:
+    return _members_of(name, _find(session, f"{GROUPS}{name}", WorkerAddress(name, 0), timeout_s))
 
 
 def _members_of(group: str, entry: Entry) -> GroupMembers:
     return GroupMembers(group, tuple(ranks_of(entry)), entry.info.get(EPOCH, 0))
 
 
-def _find(session: Session, name: str, address: WorkerAddress) -> Entry:
+def _find(session: Session, name: str, address: WorkerAddress, timeout_s: float = DEFAULT_TIMEOUT_S) -> Entry:
     try:
-        return session.directory.lookup(name)
+        return session.directory.lookup(name, timeout_s)
     except CommError as error:
         raise WorkerDied(address.group, address.rank, "", str(error)) from error
 
