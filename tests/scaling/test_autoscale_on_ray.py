@@ -1,4 +1,4 @@
-"""A policy that grows and shrinks a group of real processes."""
+"""Policies that grow and shrink groups, and a loan, on Ray."""
 
 import time
 from queue import Empty, Queue
@@ -182,3 +182,11 @@ def test_what_cannot_be_a_policy_is_told(ray_cluster):
         ray_cluster.autoscale(maker.execute_on(0), min=1, max=2)
     with pytest.raises(ClusterError, match="'odd-maker' has ended"):
         ray_cluster.autoscale(maker, min=1, max=2)
+
+
+def test_devices_are_lent_for_a_block_and_given_back_at_its_end(ray_cluster):
+    with launch(ray_cluster, Taker, "lender", 0, 1), launch(ray_cluster, Maker, "borrower", 2) as borrower:
+        with ray_cluster.lend("lender", to="borrower", num_workers=2) as loan:
+            assert loan.ranks == (1, 2)
+            assert borrower.devices().wait(DEADLINE_S) == ["2", "0", "1"]
+        assert borrower.ranks == (0,)

@@ -5,8 +5,6 @@ from queue import Queue
 import pytest
 from scaled_workers import Maker, Taker
 
-from detached_forked_job import DetachedForkedJob
-from forked_job import ForkedJob
 from rlinf.scheduler import Channel, Cluster, FlexiblePlacementStrategy, ScalingOptions
 from rlinf_scheduler.comm.directory import WORLD_SIZE
 from rlinf_scheduler.errors import ClusterError, ConfigError
@@ -18,22 +16,6 @@ from waits import wait_until
 
 DEADLINE_S = 60.0
 FAST = ScalingOptions(for_s=1.0, cooldown_s=0.2, every_s=0.2)
-
-
-@pytest.fixture
-def forked_job():
-    """A driver, and its job, which ends with it."""
-    job = ForkedJob()
-    yield job
-    job.close()
-
-
-@pytest.fixture
-def kept():
-    """A job server; `attach` gives drivers."""
-    job = DetachedForkedJob()
-    yield job
-    job.close()
 
 
 def launch(job, worker, name, *devices, **options):

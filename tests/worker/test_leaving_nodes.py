@@ -66,6 +66,11 @@ def launch(job, *devices, worker_class=Member, args=(), **options):
     return worker_class.create_group(*args).launch(job, strategy, name="ranks", **options)
 
 
+def waits_for(job, what):
+    """Return once a resize waits for that, in words."""
+    seen(lambda: str(why(job.session, DEADLINE_S)), lambda text: what in text)
+
+
 @contextmanager
 def growing(job, group):
     """A block in which the group grows by one rank, so that other resizes wait for their turn until it ends."""
@@ -108,18 +113,18 @@ def test_a_rank_that_joins_on_a_node_as_that_is_drained_leaves_once_it_is_there(
     assert [nodes.next(GroupResized).new_ranks for _ in range(2)] == [(0, 1), (0,)]
 
 
-def test_a_rank_that_comes_back_to_a_node_as_that_is_drained_leaves_once_it_is_there(forked_job, nodes):
-    group = launch(forked_job, FIRST, SECOND, on_failure="restart")
+def test_a_rank_that_comes_back_to_a_node_as_that_is_drained_moves_once_it_is_there(forked_job, nodes):
+    group = launch(forked_job, FIRST, SECOND, on_failure="restart", restart_on="any")
     as_one_starts(forked_job, nodes)
     os.kill(group.health()[1].pid, signal.SIGKILL)
-    assert nodes.next(GroupResized).new_ranks == (0,)
+    assert [nodes.next(WorkerReturned).node_rank for _ in range(2)] == [1, 0]
 
 
 def test_a_rank_that_leaves_hears_of_less_time_and_is_ended_by_then(forked_job, nodes):
     group = launch(forked_job, FIRST, SECOND)
     stays = group[1].stay()
     nodes.drain(LONG_S)
-    nodes.next(GroupResized)
+    waits_for(forked_job, "what they have")
     nodes.drain(SHORT_S)
     assert nodes.next(RankDrained).forced
     assert stays.done()
@@ -140,7 +145,7 @@ def test_less_time_ends_a_shrink_that_waits_for_ranks_with_collectives_to_follow
     group = launch(forked_job, FIRST, SECOND, worker_class=Collective)
     holds = group.hold()
     nodes.drain(LONG_S)
-    seen(lambda: str(why(forked_job.session, DEADLINE_S)), lambda text: "on_resize() of its ranks" in text)
+    waits_for(forked_job, "on_resize() of its ranks")
     nodes.drain(SHORT_S)
     wait_until(lambda: "ranks [1] of 'ranks' stay there: " in caplog.text)
     assert "nothing has changed, as no rank has begun on_resize()" in caplog.text
@@ -210,9 +215,13 @@ def test_all_leave_a_node_though_one_of_them_leaves_already_in_a_resize_that_goe
 
 
 def test_a_rank_that_may_move_hears_of_less_time_and_is_back_elsewhere(forked_job, nodes):
-    group = launch(forked_job, FIRST, SECOND, on_failure="restart", restart_on="any")
+    options = {"on_failure": "restart", "restart_on": "any", "max_concurrency": 2}
+    group = launch(forked_job, FIRST, SECOND, **options)
     group[1].stay()
+    left_s = group[1].time_left()
     nodes.drain(LONG_S)
-    nodes.drain(SHORT_S)
+    assert left_s.wait(DEADLINE_S)[0] > LONG_S / 2
+    nodes.drain(10 * SHORT_S)
+    wait_until(lambda: group[1].time_left().wait(DEADLINE_S)[0] < 10 * SHORT_S)
     returned = nodes.next(WorkerReturned)
     assert (returned.rank, returned.node_rank) == (1, 0)

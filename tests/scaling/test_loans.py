@@ -1,38 +1,36 @@
-"""Devices that are lent to a group of real processes for a while, and what becomes of both groups meanwhile."""
-
-import threading
+"""Devices that are lent to a group of real processes for a while, and what becomes of both groups meanwhile: no Ray."""
 
 import pytest
 from scaled_workers import Maker, Stubborn, Taker
 
-from rlinf.scheduler import FlexiblePlacementStrategy, ScalingOptions
+from rlinf.scheduler import Cluster, FlexiblePlacementStrategy, ScalingOptions
 from rlinf.scheduler.errors import ClusterError, ConfigError, PlacementError, ResizeError
 from rlinf_scheduler.events import GroupResized
+from waits import wait_until
 
-pytestmark = pytest.mark.ray
-DEADLINE_S = 90.0
+DEADLINE_S = 60.0
 
 
-def launch(ray_cluster, worker, name, *devices):
+def launch(forked_job, worker, name, *devices):
     return worker.create_group().launch(
-        ray_cluster, FlexiblePlacementStrategy([[each] for each in devices]), name=name
+        forked_job, FlexiblePlacementStrategy([[each] for each in devices]), name=name
     )
 
 
 @pytest.fixture
-def lender(ray_cluster):
-    with launch(ray_cluster, Taker, "lender", 0, 1) as group:
+def lender(forked_job):
+    with launch(forked_job, Taker, "lender", 0, 1) as group:
         yield group
 
 
 @pytest.fixture
-def borrower(ray_cluster):
-    with launch(ray_cluster, Maker, "borrower", 2) as group:
+def borrower(forked_job):
+    with launch(forked_job, Maker, "borrower", 2) as group:
         yield group
 
 
-def test_devices_are_lent_for_a_block_and_given_back_at_its_end(ray_cluster, lender, borrower):
-    loan = ray_cluster.lend("lender", to=borrower, num_workers=2)
+def test_devices_are_lent_for_a_block_and_given_back_at_its_end(forked_job, lender, borrower):
+    loan = Cluster.lend(forked_job, "lender", to=borrower, num_workers=2)
     plan = loan.plan()
     assert [(each.node_rank, each.devices, each.lenders) for each in plan.ranks] == [
         (0, (0,), (0,)),
@@ -50,15 +48,15 @@ def test_devices_are_lent_for_a_block_and_given_back_at_its_end(ray_cluster, len
         raise ValueError("of the block")
     assert borrower.ranks == (0,)
     with pytest.raises(PlacementError, match="not 3"):
-        ray_cluster.lend(lender, to=borrower, num_workers=3)
+        Cluster.lend(forked_job, lender, to=borrower, num_workers=3)
     with pytest.raises(ConfigError, match="two groups"):
-        ray_cluster.lend("lender", to="lender")
+        Cluster.lend(forked_job, "lender", to="lender")
 
 
-def test_what_the_lender_has_left_is_not_lent_any_more(ray_cluster, lender, borrower):
-    loan = ray_cluster.lend("lender", to="borrower", num_workers=2)
+def test_what_the_lender_has_left_is_not_lent_any_more(forked_job, lender, borrower):
+    loan = Cluster.lend(forked_job, "lender", to="borrower", num_workers=2)
     lender.shrink(1)
-    with launch(ray_cluster, Taker, "third", 1):
+    with launch(forked_job, Taker, "third", 1):
         for begin in (loan.plan, loan.__enter__):
             with pytest.raises(PlacementError, match=r"1 further rank .* not 2"):
                 begin()
@@ -68,8 +66,8 @@ def test_what_the_lender_has_left_is_not_lent_any_more(ray_cluster, lender, borr
     assert borrower.ranks == (0,)
 
 
-def test_two_loans_of_the_same_devices_do_not_get_them_twice(ray_cluster, lender, borrower):
-    first, second, third = (ray_cluster.lend(lender, to=borrower, num_workers=1) for _ in range(3))
+def test_two_loans_of_the_same_devices_do_not_get_them_twice(forked_job, lender, borrower):
+    first, second, third = (Cluster.lend(forked_job, lender, to=borrower, num_workers=1) for _ in range(3))
     with first, second:
         assert borrower.devices().wait(DEADLINE_S) == ["2", "0", "1"]
         with pytest.raises(PlacementError, match="0 further ranks"), third:
@@ -77,17 +75,17 @@ def test_two_loans_of_the_same_devices_do_not_get_them_twice(ray_cluster, lender
     assert borrower.ranks == (0,)
 
 
-def test_a_loan_ends_with_its_borrower_and_lasts_without_its_lender(ray_cluster, lender, borrower):
-    with ray_cluster.lend(lender, to=borrower):
+def test_a_loan_ends_with_its_borrower_and_lasts_without_its_lender(forked_job, lender, borrower):
+    with Cluster.lend(forked_job, lender, to=borrower):
         lender.terminate()
         assert borrower.devices().wait(DEADLINE_S) == ["2", "0", "1"]
     assert borrower.ranks == (0,)
-    with launch(ray_cluster, Taker, "other lender", 0) as other, ray_cluster.lend(other, to=borrower):
+    with launch(forked_job, Taker, "other lender", 0) as other, Cluster.lend(forked_job, other, to=borrower):
         borrower.terminate()
 
 
-def test_a_loan_whose_ranks_cannot_leave_goes_on_until_they_can(ray_cluster, lender, borrower):
-    loan = ray_cluster.lend(lender, to=borrower, num_workers=1)
+def test_a_loan_whose_ranks_cannot_leave_goes_on_until_they_can(forked_job, lender, borrower):
+    loan = Cluster.lend(forked_job, lender, to=borrower, num_workers=1)
     with pytest.raises(ResizeError) as raised, loan:
         borrower.shrink(ranks=[0])  # the one of the loan is the last one
     assert raised.value.__notes__[-1].startswith(
@@ -103,26 +101,22 @@ def test_a_loan_whose_ranks_cannot_leave_goes_on_until_they_can(ray_cluster, len
         assert loan.ranks == (3,)
 
 
-def test_ranks_that_have_come_before_a_loan_fails_are_given_back(ray_cluster, lender):
-    with launch(ray_cluster, Stubborn, "stubborn", 2) as stubborn:
-        with pytest.raises(ResizeError, match="too many"), ray_cluster.lend(lender, to=stubborn):
+def test_ranks_that_have_come_before_a_loan_fails_are_given_back(forked_job, lender):
+    with launch(forked_job, Stubborn, "stubborn", 2) as stubborn:
+        with pytest.raises(ResizeError, match="too many"), Cluster.lend(forked_job, lender, to=stubborn):
             pass
         assert stubborn.ranks == (0,)
 
 
-def test_a_policy_leaves_ranks_alone_that_are_there_for_a_loan(ray_cluster, lender, borrower):
+def test_a_policy_leaves_ranks_alone_that_are_there_for_a_loan(forked_job, lender, borrower):
     sizes = []
-    ray_cluster.subscribe(
+    forked_job.session.bus.subscribe(
         lambda event: isinstance(event, GroupResized) and sizes.append(len(event.new_ranks))
     )
     options = ScalingOptions(for_s=0.0, cooldown_s=0.0, every_s=0.1)
-    policy = ray_cluster.autoscale(borrower, min=1, max=1, options=options)
-    waited = threading.Event()
-    with ray_cluster.lend(lender, to=borrower, num_workers=2) as loan:
-        for _ in range(int(DEADLINE_S / 0.05)):
-            if policy.last is not None and "devices of 'lender'" in policy.last.reason:
-                break
-            waited.wait(0.05)
+    policy = Cluster.autoscale(forked_job, borrower, min=1, max=1, options=options)
+    with Cluster.lend(forked_job, lender, to=borrower, num_workers=2) as loan:
+        wait_until(lambda: policy.last is not None and "devices of 'lender'" in policy.last.reason)
         assert policy.last.action == "stay"
         assert "it has ranks on devices of 'lender'" in policy.last.reason
         assert borrower.ranks == (0, *loan.ranks)
