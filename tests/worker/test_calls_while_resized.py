@@ -6,13 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from resized_workers import Caller, Member
 
+from detached_forked_job import DetachedForkedJob
 from effort import tries
 from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import PlacementError, WorkerError
 from rlinf_scheduler.host import protocol
+from rlinf_scheduler.worker.order import Shrinkage
 from rlinf_scheduler.worker.remote_group import SentGroup
 from rlinf_scheduler.worker.resizable_group import ResizableGroup
+from rlinf_scheduler.worker.supervision import groups_of
 
 DEADLINE_S = 60.0
 TWO = PackedPlacementStrategy(0, 1)
@@ -256,3 +259,30 @@ def test_a_caller_that_has_not_heard_that_a_rank_leaves_asks(forked_job, ends):
         assert shrinking[0].result(DEADLINE_S) == (1,)
     with pytest.raises(WorkerError, match="has rank 0 only, not 1"):
         caller.call_and_let_go(endpoint, 1).wait(DEADLINE_S)
+
+
+def test_a_driver_that_hears_that_a_rank_left_after_its_goodbye_waits_for_that(monkeypatch):
+    """As of one whose I/O thread had stood still: the rank's goodbye is looked at before the home's news."""
+    kept = DetachedForkedJob()
+    try:
+        group, told, heard = launch(kept.attach(), "late-news"), Promise(), []
+        kept.session.messenger.serve("test.ends", lambda request: told.set_result(request.head), int)
+        (endpoint,) = group[1].end_late().wait(DEADLINE_S)
+        (of_home,), shared = groups_of(kept.session), group._shared
+        monkeypatch.setattr(shared, "on_update", heard.append)
+
+        def hear(_):
+            monkeypatch.undo()
+            shared.session.messenger.submit(lambda: [shared.on_update(news) for news in heard])
+
+        shared.session.messenger.on_peer_lost(hear)
+        with ThreadPoolExecutor(1) as pool:
+            shrinking = pool.submit(of_home.shrink, Shrinkage(1).checked())
+            assert told.wait(DEADLINE_S)
+            results = group.who(), group.count(2)
+            shared.session.messenger.notify(endpoint, "test.go", None)
+            assert numbers(results[0].wait(DEADLINE_S)) == (0,)
+            assert list(results[1]) == [[0], [1]]
+            assert shrinking.result(DEADLINE_S) == (1,)
+    finally:
+        kept.close()

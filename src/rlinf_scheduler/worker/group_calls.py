@@ -207,6 +207,11 @@ class GroupCalls(ABC, Generic[RankT]):
             if call.was_sent and not call.begin_anew():
                 call.abort(self._death_in(call, number, reason))
 
+    def _refuse_parts(self, number: int, why: str) -> None:
+        """Calls that wait for a rank's next process get none."""
+        for call in self._pending:
+            call.refuse(self._death_in(call, number, why))
+
     def _death_in(self, call: Call, number: int, reason: str) -> WorkerDied:
         """What a call ends with when a rank is dead; one that it never reached did not die during it."""
         return WorkerDied(self.name, number, "" if call.awaits(number) else call.method, reason)
@@ -268,8 +273,7 @@ class GroupCalls(ABC, Generic[RankT]):
         for rank in self.members.ranks:
             if rank not in members:
                 self.left[rank] = why_left
-                for call in self._pending:
-                    call.refuse(self._death_in(call, rank, why_left))
+                self._refuse_parts(rank, why_left)
         self.left = {rank: why for rank, why in self.left.items() if rank not in members}
         self._deaths.on_resized(members.ranks)
         self.members = members

@@ -21,6 +21,7 @@ from rlinf_scheduler.comm.directory import (
 )
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import ASK_AGAIN_S
+from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.errors import ClusterError, CommError, LaunchTimeout, PlacementError, WorkerDied
 from rlinf_scheduler.planning import Placement
@@ -87,6 +88,21 @@ class RemoteGroup(GroupCalls[RemoteRank]):
         self._deaths.stopping = True
         if news.ended:
             self._refuse_waiting()
+
+    def next_target(self, address: WorkerAddress) -> Target | None:
+        """As `GroupCalls.next_target`; of a rank that said goodbye the call waits until it is known whether it left."""
+        target = super().next_target(address)
+        if target is not None or self._deaths.stopping or address.rank in self.left:
+            return target
+        rank, lost = self.ranks.get(address.rank), self.session.messenger.peers.lost
+        gone = None if rank is None else lost.get(_process_of(rank.endpoint))
+        if gone is None or gone.loss is not Loss.LEFT:
+            return None
+        why = gone.reason
+        # The home's answer is behind its news.
+        asked = self.session.directory.lookup_async(f"{GROUPS}{self.name}", 0.0)
+        asked.add_done_callback(lambda _: self._refuse_parts(address.rank, why))
+        return Target(address, None)
 
     def on_left(self) -> None:
         """This process has to leave the job: callers that wait are told why."""
@@ -251,7 +267,7 @@ class SentGroup(GroupCalls[RemoteRank]):
 
     def _on_group(self, address: WorkerAddress, asked: Promise[Entry]) -> None:
         if asked.exception() is not None:
-            self._refuse_part(address, asked.exception())
+            self._refuse_parts(address.rank, str(asked.exception()))
             return
         members = _members_of(self.name, asked.result())
         self._note(members)
@@ -259,11 +275,11 @@ class SentGroup(GroupCalls[RemoteRank]):
             found = self.session.directory.lookup_async(str(address))
             found.add_done_callback(partial(self._on_rank, address))
         else:
-            self._refuse_part(address, self._not_there(address.rank))
+            self._refuse_parts(address.rank, self.left.get(address.rank, "it left"))
 
     def _on_rank(self, address: WorkerAddress, found: Promise[Entry]) -> None:
         if found.exception() is not None:
-            self._refuse_part(address, found.exception())
+            self._refuse_parts(address.rank, str(found.exception()))
             return
         rank = _rank_of(address, found.result())
         if self._is_lost(rank.endpoint):  # the directory has not heard of that yet
@@ -272,10 +288,6 @@ class SentGroup(GroupCalls[RemoteRank]):
         self.ranks = {**self.ranks, address.rank: rank}
         for call in self._pending:
             call.go_on(self.target(address.rank))
-
-    def _refuse_part(self, address: WorkerAddress, why: BaseException | None) -> None:
-        for call in self._pending:
-            call.refuse(self._death_in(call, address.rank, str(why)))
 
     # -- any thread --------------------------------------------------------------------------------
 

@@ -254,8 +254,7 @@ class Supervision(GroupCalls[LaunchedRank]):
 
     def _stay_away(self, number: int, reason: str) -> None:
         """A rank does not come back: who waits for that is told."""
-        for call in self._pending:
-            call.refuse(self._death_in(call, number, reason))
+        self._refuse_parts(number, reason)
         name, first = str(self.ranks[number].address), reason.partition("\n")[0]
         self.session.directory.give_up_async(name, first)
 
