@@ -191,7 +191,7 @@ def ray_cluster(pytestconfig):
     plain = Node(num_accelerators=4)
     masked = Node(num_accelerators=4, visible=("4", "5", "6", "7"))
 
-    with warnings.catch_warnings(), forked_ray_workers():
+    with warnings.catch_warnings(), forked_ray_workers(many=True):
         # Ray leaves sockets and files to the garbage collector while it starts.
         warnings.simplefilter("ignore")
         cluster = Cluster(simulate=Topology(nodes=(plain, masked)))

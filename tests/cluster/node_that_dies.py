@@ -9,7 +9,8 @@ import time
 
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 from rlinf_scheduler.planning import Node
-from rlinf_scheduler.ray_backend import backend
+from rlinf_scheduler.ray_backend import backend, variables
+from rlinf_scheduler.ray_backend.fewest_processes import fewest_processes
 from rlinf_scheduler.ray_backend.probe import simulated_environment
 
 DEADLINE_S = 60.0
@@ -31,7 +32,7 @@ class Rank(Worker):
 
     def where(self):
         """The process's own id, and that of the raylet that started it."""
-        return os.getpid(), os.getppid()
+        return os.getpid(), int(os.environ["RAY_RAYLET_PID"])
 
     def wait_for(self, other):
         """How a wait for an item of another rank ends."""
@@ -91,8 +92,11 @@ def lose_a_node(cluster, seen):
 def join_two_nodes(cluster, ray_nodes, seen):
     """A node with the rank of the lost one takes its place; another one comes last."""
     for rank in (1, 2):
-        variables = simulated_environment(rank, Node(num_accelerators=1))
-        ray_nodes.add_node(wait=True, num_cpus=1, env_vars=variables, object_store_memory=100 << 20)
+        pretended = simulated_environment(rank, Node(num_accelerators=1))
+        environment = {**variables.of_a_node(os.environ), **pretended}
+        options = {"env_vars": environment, "labels": variables.LABELS, "object_store_memory": 100 << 20}
+        with fewest_processes():
+            ray_nodes.add_node(wait=True, num_cpus=1, **options)
     seen["before"] = node_ids(cluster.topology)
     seen["after"] = node_ids(cluster.refresh(timeout_s=DEADLINE_S))
     seen["lost after"] = sorted(cluster.lost_nodes)

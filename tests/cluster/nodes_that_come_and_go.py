@@ -1,6 +1,7 @@
 """A job with `cluster.nodes` on a Ray of its own, as nodes join and are drained: a program that says what it saw."""
 
 import json
+import os
 import sys
 import time
 from queue import Empty, Queue
@@ -12,7 +13,8 @@ from ray.core.generated import autoscaler_pb2
 from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
 from rlinf_scheduler.events import NodeJoined
 from rlinf_scheduler.planning import Node
-from rlinf_scheduler.ray_backend import backend
+from rlinf_scheduler.ray_backend import backend, variables
+from rlinf_scheduler.ray_backend.fewest_processes import fewest_processes
 from rlinf_scheduler.ray_backend.probe import simulated_environment
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.session.membership import Draining
@@ -43,8 +45,11 @@ class Rank(Worker):
 
 def join(rank):
     """Another node comes."""
-    variables = simulated_environment(rank, Node(num_accelerators=1))
-    KEPT[0].add_node(wait=True, num_cpus=1, env_vars=variables, object_store_memory=100 << 20)
+    pretended = simulated_environment(rank, Node(num_accelerators=1))
+    environment = {**variables.of_a_node(os.environ), **pretended}
+    options = {"env_vars": environment, "labels": variables.LABELS, "object_store_memory": 100 << 20}
+    with fewest_processes():
+        KEPT[0].add_node(wait=True, num_cpus=1, **options)
 
 
 def drain(node_id, left_s):

@@ -225,11 +225,16 @@ def _become(wanted):
 
 
 if __name__ == "__main__":
+    from forked_ray_worker import forked_ray_workers
+
     del sys.path[0]  # this folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its programs are interrupted, each by itself
     with socket.socket(fileno=int(sys.argv[1])) as its_socket:
         for its_module in sys.argv[2:]:
             importlib.import_module(its_module)
+        if "ray" in sys.modules:
+            its_workers = forked_ray_workers()
+            its_workers.__enter__()  # of the Rays of its programs
         gc.collect()
         gc.freeze()
         its_order = _be_asked(its_socket)
