@@ -389,6 +389,6 @@ def _name(number: int) -> str:
 
 
 def _number(item: Any) -> int:
-    if not isinstance(item, bytes) or any(item[8:]):
+    if not isinstance(item, bytes) or item[8:] != bytes(len(item) - 8):
         raise Violation("an item is not what was sent")
     return int.from_bytes(item[:8], "little")

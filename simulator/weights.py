@@ -666,5 +666,7 @@ def code_of(launch: int, version: int) -> int:
 
 def state_of(code: int, num_values: int, spread: int = 1) -> dict[str, Any]:
     """Return weights, each of which is a number: of the last version that has changed it, one of `spread`."""
-    weight = code - (code - np.arange(num_values)) % spread
+    weight = np.empty(num_values, np.int64)
+    for first in range(spread):
+        weight[first::spread] = code - (code - first) % spread
     return {"weight": weight, "bias": np.full(3, code, np.int64)}

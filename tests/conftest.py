@@ -50,6 +50,7 @@ PRELOADED = (
     "interruption_exchanges",
     "interruption_roles",
     "job_processes",
+    "joined_workers",
     "detached_workers",
     "machine_peers",
     "orphaned_ranks",
@@ -138,9 +139,13 @@ def pytest_collection_finish(session):
             raise pytest.UsageError(f"pytest-xdist does not keep the tests of Ray together: {apart[0]}")
     _leave_to_no_collector()
     wanted = [name for name in PRELOADED if name in sys.modules]
+    # FSDP2 imports it when it shards a model, for 0.6 s in each rank.
+    wanted += ["torch._dynamo"] if "torch.distributed.fsdp" in sys.modules else []
     if not wanted:
         return
-    here = {str(Path(sys.modules[name].__file__).parent) for name in wanted} | {str(SUPPORT)}
+    here = {str(Path(sys.modules[name].__file__).parent) for name in wanted if name in PRELOADED} | {
+        str(SUPPORT)
+    }
     former = os.environ.get("PYTHONPATH")
     # The one way to tell that process where these are: Python 3.11 does not tell it its parent's path in time.
     os.environ["PYTHONPATH"] = os.pathsep.join([*sorted(here), *filter(None, [former])])

@@ -9,7 +9,6 @@ import sys
 import threading
 
 import numpy as np
-import torch
 
 from rlinf.scheduler import Channel, Worker
 from rlinf_scheduler.errors import SchedulerError
@@ -105,9 +104,9 @@ class Nest(Worker):
 
     def load(self):
         """The addresses that the workers of a `DataLoader` say."""
-        loader = torch.utils.data.DataLoader(
-            Addresses(), batch_size=None, num_workers=2, worker_init_fn=join_as
-        )
+        from torch.utils.data import DataLoader  # no other process here needs torch, and it takes seconds
+
+        loader = DataLoader(Addresses(), batch_size=None, num_workers=2, worker_init_fn=join_as)
         return sorted(set(loader))
 
     def open(self, way, number=None, rank=None):
@@ -174,8 +173,8 @@ class Nest(Worker):
         return os.getpid()
 
 
-class Addresses(torch.utils.data.Dataset):
-    """Each item is the address of the worker that loaded it."""
+class Addresses:
+    """A data set: each item is the address of the worker that loaded it."""
 
     def __len__(self):
         return 4
