@@ -10,7 +10,7 @@ from typing import Any
 
 from rlinf_scheduler.comm.loop import Timer
 
-MAX_EVENTS = 100_000
+MAX_EVENTS = 50_000
 """A world that has not come to rest after so many events never will."""
 
 

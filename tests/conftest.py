@@ -41,6 +41,7 @@ PRELOADED = (
     "channel_roles",
     "comm_peers",
     "crowd_peers",
+    "data_loading_workers",
     "death_roles",
     "device_peers",
     "engine_ranks",

@@ -1,18 +1,20 @@
 """Rooms may be left out of an installation, each and all: a job works, and says which is missing if one is asked."""
 
+import contextlib
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from programs import Program
 from rlinf_scheduler.rooms import ROOMS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DEADLINE_S = 120.0
+# What a program on them imports beside the library, and takes seconds.
+OTHERS = "numpy", "ray", "torch", "pytest", "typer", "omegaconf"
 CONTRACTS = (
     "tests/channel/test_channel_contract.py",
     "tests/worker/test_calls.py",
@@ -33,22 +35,23 @@ def without(tree, rooms):
     return tree
 
 
+@contextlib.contextmanager
 def started(tree, *command):
+    """A program on such a tree, forked from a process that has imported nothing of the library; what it has printed."""
     path = os.pathsep.join(map(str, (tree, ROOT / "tests/support")))
-    return subprocess.Popen(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    said = tree.parent / "said"
+    with said.open("w") as file:
+        pipes = {"stdout": file.fileno(), "stderr": file.fileno()}
+        env = os.environ | {"PYTHONPATH": path}
+        program = Program(*command, imports=OTHERS, cwd=ROOT, env=env, **pipes)
+    with program:
+        yield program, said
 
 
-def ended(process):
-    said, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, said
-    return said
+def ended(program, said):
+    status = program.wait(DEADLINE_S)
+    assert status == 0, said.read_text()
+    return said.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +61,18 @@ def left_out(tmp_path_factory):
     asked = {
         room: [room] if room != "tracing" else [] for room in ROOMS
     }  # which a driver with a cluster asks
-    processes = {
-        room: started(without(folder / room, {room}), str(HERE / "small_job.py"), *words)
-        for room, words in asked.items()
-    }
-    yield processes
-    for each in processes.values():
-        each.communicate(timeout=DEADLINE_S)
+    with contextlib.ExitStack() as programs:
+        yield {
+            room: programs.enter_context(
+                started(without(folder / room / "src", {room}), HERE / "small_job.py", *words)
+            )
+            for room, words in asked.items()
+        }
 
 
 @pytest.mark.parametrize("room", sorted(ROOMS))
 def test_a_job_works_without(room, left_out):
-    assert re.fullmatch(f"({room}: .*{room} is not installed: .*)?", ended(left_out[room]), re.DOTALL)
+    assert re.fullmatch(f"({room}: .*{room} is not installed: .*)?", ended(*left_out[room]), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +82,15 @@ def bare(tmp_path_factory):
 
 def test_contracts_of_channels_groups_and_weights_hold_without_any(bare):
     options = ("-q", "-x", "-p", "no:cacheprovider", "-k", "not ray and not interrupt and not kill")
-    said = ended(started(bare, "-m", "pytest", *options, *CONTRACTS))
+    run = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    with started(bare, "-c", run, *options, *CONTRACTS) as contracts:
+        said = ended(*contracts)
     assert int(re.search(r"(\d+) passed", said)[1]) > 100, said
 
 
 @pytest.mark.ray(own=True)
 def test_ranks_on_ray_work_without_any(bare):
-    said = ended(started(bare, str(HERE / "job_on_ray.py")))
+    with started(bare, HERE / "job_on_ray.py") as job:
+        said = ended(*job)
     for room in ("durable", "metrics", "tracing", "web"):
         assert f"{room}: {room} is not installed: " in said

@@ -102,13 +102,6 @@ class Nest(Worker):
         """What the rank hears next of one that has died."""
         return self.lost.get(timeout=DEADLINE_S)
 
-    def load(self):
-        """The addresses that the workers of a `DataLoader` say."""
-        from torch.utils.data import DataLoader  # no other process here needs torch, and it takes seconds
-
-        loader = DataLoader(Addresses(), batch_size=None, num_workers=2, worker_init_fn=join_as)
-        return sorted(set(loader))
-
     def open(self, way, number=None, rank=None):
         return self.children.met(self.children.start(way, rank), number if number is not None else rank or 0)
 
@@ -171,20 +164,6 @@ class Nest(Worker):
 
     def pid(self):
         return os.getpid()
-
-
-class Addresses:
-    """A data set: each item is the address of the worker that loaded it."""
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, _):
-        return str(Worker().address)
-
-
-def join_as(number):
-    Worker.join_parent(number, timeout_s=DEADLINE_S)
 
 
 def by_pid(processes, pid):

@@ -42,6 +42,7 @@ class Program:
     Args:
         command: the path of a file, or `-c` and the code; then its arguments.
         with_ray: it uses Ray.
+        imports: modules that are imported beforehand; None: those of the library, by `with_ray`.
         env: its variables; None: those of this process.
         cwd: its folder; None: that of this process.
         stdin, stdout, stderr: descriptors; None: pipes.
@@ -57,6 +58,7 @@ class Program:
         self,
         *command,
         with_ray=False,
+        imports=None,
         env=None,
         cwd=None,
         stdin=None,
@@ -85,7 +87,7 @@ class Program:
             "new_session": new_session,
         }
         try:
-            self.pid = _nursery(WITH_RAY if with_ray else WITHOUT_RAY).fork(wanted, theirs)
+            self.pid = _nursery(imports or (WITH_RAY if with_ray else WITHOUT_RAY)).fork(wanted, theirs)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)

@@ -11,6 +11,7 @@ import threading
 
 import numpy as np
 import pytest
+from data_loading_workers import Loading
 from rich.console import Console
 
 from interruptions import SEED, Alarms
@@ -29,8 +30,8 @@ CHILD_EVENTS = (ChildJoined, ChildLeft, ChildLost)
 
 @pytest.fixture
 def launch(forked_job):
-    def launch(name="nest", last=1, **options):
-        return Nest.create_group().launch(forked_job, PackedPlacementStrategy(0, last), name=name, **options)
+    def launch(name="nest", last=1, kind=Nest, **options):
+        return kind.create_group().launch(forked_job, PackedPlacementStrategy(0, last), name=name, **options)
 
     return launch
 
@@ -137,7 +138,7 @@ def test_what_a_fork_server_of_a_rank_starts_for_its_child_is_below_the_child(la
 
 
 def test_workers_of_a_data_loader_join(launch):
-    assert one(launch(last=0).load()) == ["nest:0/0", "nest:0/1"]
+    assert one(launch(last=0, kind=Loading).load()) == ["nest:0/0", "nest:0/1"]
 
 
 def test_the_driver_hears_of_children_and_a_rank_of_those_that_died(launch, forked_job):
