@@ -68,6 +68,14 @@ PRELOADED = (
     "weights_peers",
     "weights_workers",
 )
+# What each rank imports when it begins, for 10 ms, and when it shards a model, for 600.
+LOADED_BY_RANKS = (
+    "multiprocessing.popen_forkserver",
+    "rlinf_scheduler.hardware.seen",
+    "rlinf_scheduler.profiling.sampled",
+    "rlinf_scheduler.tracing.tracer",
+)
+LOADED_BY_FSDP2 = ("torch._dynamo",)
 
 
 def pytest_configure():
@@ -140,19 +148,16 @@ def pytest_collection_finish(session):
             raise pytest.UsageError(f"pytest-xdist does not keep the tests of Ray together: {apart[0]}")
     _leave_to_no_collector()
     wanted = [name for name in PRELOADED if name in sys.modules]
-    # FSDP2 imports it when it shards a model, for 0.6 s in each rank.
-    wanted += ["torch._dynamo"] if "torch.distributed.fsdp" in sys.modules else []
     if not wanted:
         return
-    here = {str(Path(sys.modules[name].__file__).parent) for name in wanted if name in PRELOADED} | {
-        str(SUPPORT)
-    }
+    here = {str(Path(sys.modules[name].__file__).parent) for name in wanted} | {str(SUPPORT)}
+    later = (*LOADED_BY_RANKS, *(LOADED_BY_FSDP2 if "torch.distributed.fsdp" in sys.modules else ()))
     former = os.environ.get("PYTHONPATH")
     # The one way to tell that process where these are: Python 3.11 does not tell it its parent's path in time.
     os.environ["PYTHONPATH"] = os.pathsep.join([*sorted(here), *filter(None, [former])])
     try:
         # What a test's own file imports, and what started it, too.
-        forkserver.set_forkserver_preload(["pytest", *wanted, "no_collector"])
+        forkserver.set_forkserver_preload(["pytest", *wanted, *later, "no_collector"])
         forkserver.ensure_running()
     finally:
         if former is None:
