@@ -12,7 +12,7 @@ from alarms import alarms
 from detached_forked_job import DetachedForkedJob
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, PackedPlacementStrategy
 from rlinf_scheduler.errors import CommError, ConfigError, PlacementError, ResizeError, WorkerDied
-from rlinf_scheduler.worker import resizable_group, supervision
+from rlinf_scheduler.worker import following, supervision
 from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.resizable_group import ResizableGroup
 from waits import wait_until
@@ -137,7 +137,7 @@ def test_a_rank_that_is_killed_as_it_is_asked_holds_up_no_resize(forked_job, mon
         return ask(*args)
 
     monkeypatch.setattr(ResizableGroup, "_ask_prepared", kill)
-    monkeypatch.setattr(resizable_group, "_PREPARED_S", 10 * DEADLINE_S)
+    monkeypatch.setattr(following, "PREPARED_S", 10 * DEADLINE_S)
     assert group.grow(1) == (2,)
 
 
@@ -234,7 +234,7 @@ def test_wherever_a_resize_by_wire_is_interrupted_it_has_happened_or_not(alarms)
 
 def test_a_resize_whose_process_does_not_answer_says_so_and_changes_nothing(forked_job, monkeypatch):
     group, goes_on = launch(forked_job, "unanswered"), threading.Event()
-    monkeypatch.setattr(resizable_group, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(following, "ANSWER_TIMEOUT_S", 0.2)
     whole = ResizableGroup._whole
 
     def hold_first(*args):

@@ -1,26 +1,23 @@
-"""A group that grows and shrinks, in the process that launched it: who joins, who leaves, and when it has happened."""
+"""A group that grows and shrinks, in the process that launched it: whose turn it is, who joins, and who leaves."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from msgspec import structs
 
 from rlinf_scheduler.addresses import WorkerAddress
-from rlinf_scheduler.comm import RequestFuture, encode
-from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, EPOCH, RANKS, WORLD_SIZE, Entry
-from rlinf_scheduler.comm.loop import ending
+from rlinf_scheduler.comm.directory import EPOCH, RANKS, WORLD_SIZE, Entry
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
-from rlinf_scheduler.errors import CommError, LaunchError, PeerDied, ResizeError, WorkerDied
+from rlinf_scheduler.errors import CommError, LaunchError, ResizeError
 from rlinf_scheduler.events import GroupResized, RankDrained
-from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import group_entry, job_topology
 from rlinf_scheduler.placement import ComponentPlacement
 from rlinf_scheduler.planning import Placement, PlacementStrategy, Topology
@@ -30,77 +27,19 @@ from rlinf_scheduler.session.membership import Death, GroupMembers
 from rlinf_scheduler.wording import seconds_text
 from rlinf_scheduler.worker.call import Call
 from rlinf_scheduler.worker.deadline import Deadline
+from rlinf_scheduler.worker.following import FollowedGroup, WantedResize
 from rlinf_scheduler.worker.group_calls import TERMINATED
 from rlinf_scheduler.worker.launch import GIVEN_UP, Recipe, start_ranks
 from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.order import FOLLOW_S, Growth, Shrinkage
 from rlinf_scheduler.worker.processes import LaunchedRank, device_names
 from rlinf_scheduler.worker.resizing import Resizing
-from rlinf_scheduler.worker.result import GroupResult
 from rlinf_scheduler.worker.successors import StartSuccessors
-from rlinf_scheduler.worker.supervision import KILLED_WITHIN_S, Supervision
+from rlinf_scheduler.worker.supervision import KILLED_WITHIN_S
 
-R = TypeVar("R")
-# A rank that does not answer for so long is stopped, and is asked nothing before its group is resized.
-_PREPARED_S = 5.0
 # Others are told who leaves before the leaving are; one that is stopped holds up nothing for longer.
 _HEARD_S = 1.0
 _log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False, slots=True)
-class WantedResize:
-    """A resize that somebody wants.
-
-    Attributes:
-        operation: as its call is written.
-        limit_s: how long it may take, in seconds.
-        given_up: done when nobody wants it any more.
-        given: when it has to be over in any case, if that was said.
-        until: when it has to be over.
-        began: since when its time counts, on the monotonic clock.
-        turn: done when it may begin.
-        over: done when it has ended, with the numbers of the ranks that came, or left.
-        waits_for: what it waits for, in words.
-        peers: the processes that it waits for.
-    """
-
-    operation: str
-    limit_s: float
-    given_up: Promise[None]
-    given: Deadline | None = None
-    until: Deadline = field(init=False)
-    began: float = field(default_factory=time.monotonic)
-    turn: Promise[None] = field(default_factory=Promise)
-    over: Promise[tuple[int, ...]] = field(default_factory=Promise)
-    waits_for: str = "its turn"
-    peers: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.until = self.given or Deadline(self.limit_s)
-
-    def begin_anew(self) -> None:
-        """Its time counts from now on, unless it was said when it has to be over."""
-        if self.given is None:
-            self.began, self.until = time.monotonic(), Deadline(self.limit_s)
-
-    def left_s(self) -> float:
-        """How long it may still take, in seconds."""
-        return self.until.left_s
-
-
-class _Ways(NamedTuple):
-    """How the ranks of a group follow a resize.
-
-    Attributes:
-        after: the members then.
-        meets: they run collectives: all of them meet again, those that join too.
-        follows: their class has `on_resize`.
-    """
-
-    after: GroupMembers
-    meets: bool
-    follows: bool
 
 
 def _awaits(local: dict[str, Any]) -> Wait:
@@ -110,7 +49,7 @@ def _awaits(local: dict[str, Any]) -> Wait:
     return Wait(LAUNCH, operation, since_s, peers=resize.peers, detail=resize.waits_for)
 
 
-class ResizableGroup(Supervision):
+class ResizableGroup(FollowedGroup):
     """A group in the process that launched it, which starts further ranks of it and lets ranks leave.
 
     Args:
@@ -143,14 +82,15 @@ class ResizableGroup(Supervision):
 
     def grow(self, growth: Growth, given_up: Promise[None] | None = None) -> tuple[int, ...]:
         """Start further ranks, and return their numbers when they are ready."""
-        resize = WantedResize(growth.operation, growth.timeout_s, given_up or Promise())
+        resize = WantedResize(growth.operation, Deadline(growth.timeout_s), given_up or Promise())
         return self._order(resize, partial(self._grow, resize, growth))
 
     def shrink(
         self, shrinkage: Shrinkage, given_up: Promise[None] | None = None, until: Deadline | None = None
     ) -> tuple[int, ...]:
         """Let ranks finish what they have and end, and return their numbers when they have ended."""
-        resize = WantedResize(shrinkage.operation, shrinkage.drain_s, given_up or Promise(), until)
+        limit = until or Deadline(shrinkage.drain_s)
+        resize = WantedResize(shrinkage.operation, limit, given_up or Promise(), counts_anew=until is None)
         return self._order(resize, partial(self._shrink, resize, shrinkage))
 
     @awaited(_awaits)
@@ -270,21 +210,6 @@ class ResizableGroup(Supervision):
 
     # -- a resize's own thread -------------------------------------------------------------------
 
-    def _decide(self, decide: Callable[[], R]) -> R:
-        """What the I/O thread makes of it.
-
-        Raises:
-            CommError: it does not look at that, as it is closed or stuck.
-        """
-        decided: Promise[R] = Promise()
-        messenger = self.session.messenger
-        messenger.submit(lambda: decided.set_from(decide))
-        if not decided.wait(ANSWER_TIMEOUT_S):
-            late = f"its I/O thread has not answered for {seconds_text(ANSWER_TIMEOUT_S)}"
-            problem = f"a resize of '{self.name}' ends in this process: {messenger.why_closed or late}"
-            raise CommError(problem)
-        return decided.result(0)
-
     def _run(self, resize: WantedResize, work: Callable[[], tuple[int, ...]]) -> None:
         try:
             self._wait_for(resize, resize.turn, "its turn, as another resize goes on")
@@ -334,10 +259,10 @@ class ResizableGroup(Supervision):
     def _joined(self, resize: WantedResize, growth: Growth, placements: Sequence[Placement]) -> bool:
         """Start ranks that join; False if all of the group began anew meanwhile, so that they start once more."""
         before, numbers = self._whole(resize), [placement.rank for placement in placements]
-        ways = self._prepared(resize, self._resizing.with_ranks(numbers), resize.left_s())
+        ways = self._prepared(resize, self._resizing.with_ranks(numbers), resize.until.left_s)
         start = Promise[None]()
         num_anew = self._decide(partial(self._begin_start, numbers, start))
-        recipe = self._recipe.joined_by(ways.after, self._topology(), resize.left_s(), growth.ready_when)
+        recipe = self._recipe.joined_by(ways.after, self._topology(), resize.until.left_s, growth.ready_when)
         ranks: list[LaunchedRank] = []
         following: list[Call] = []
         resize.given_up.add_done_callback(lambda _: None if following else start.set_result(None))
@@ -363,7 +288,7 @@ class ResizableGroup(Supervision):
             self._hear_of_deaths(resize, following)
             if (
                 self._decide(lambda: self._num_anew) > num_anew
-                and resize.left_s()
+                and resize.until.left_s
                 and not resize.given_up.done()
             ):
                 return False
@@ -394,156 +319,6 @@ class ResizableGroup(Supervision):
         if refusal is not None:
             raise refusal
         return self._successors.all_awaited()
-
-    def _prepared(self, resize: WantedResize, after: GroupMembers, within_s: float = _PREPARED_S) -> _Ways:
-        """How its ranks follow a resize.
-
-        Raises:
-            ResizeError: they run collectives, and cannot follow.
-        """
-        resize.waits_for, resize.peers = "its ranks to prepare", self._names(self.members.ranks)
-        asked = self._decide(partial(self._ask_prepared, after.ranks[0]))
-        deadline = time.monotonic() + min(_PREPARED_S, within_s)
-        known: dict[int, protocol.Prepared] = {}
-        for number, answer in asked.items():
-            if answer.wait(max(0.0, deadline - time.monotonic())) and answer.exception(0) is None:
-                known[number] = answer.result(0).head
-        meets = self.are_one or any(each.meets for each in known.values())
-        follows = any(each.follows for each in known.values())
-        if meets and not follows:
-            problem = (
-                f"{resize.operation}: its ranks run collectives, and their class has no `on_resize(old, new)`"
-            )
-            hint = "it leaves the process group and meets the others in a new one; nothing has changed"
-            raise ResizeError(self.name, f"{problem}: {hint}")
-        address, port, first = self.members.master_address, self.members.master_port, after.ranks[0]
-        if first in known and known[first].port:
-            address, port = self._address_of(first), known[first].port
-        elif first not in self.members:  # it is being started, and says so itself
-            address, port = "", 0
-        now = self._recipe.members
-        after = structs.replace(
-            now, ranks=after.ranks, epoch=after.epoch, master_address=address, master_port=port
-        )
-        return _Ways(after, meets=meets, follows=follows)
-
-    def _ask_prepared(self, first: int) -> dict[int, RequestFuture]:
-        """Ask the ranks that are there; on the I/O thread."""
-        endpoints = {number: self.target(number).endpoint for number in self.members.ranks}
-        return {
-            number: self.session.messenger.request(
-                endpoint,
-                protocol.PREPARE,
-                protocol.Prepare(number == first),
-                timeout_s=_PREPARED_S,
-                reply_type=protocol.Prepared,
-            )
-            for number, endpoint in endpoints.items()
-            if endpoint is not None and not self.session.why_silent(endpoint.process_id)
-        }
-
-    def _address_of(self, number: int) -> str:
-        return job_topology(self.session).nodes[self.ranks[number].placement.node_rank].ip
-
-    def _names(self, numbers: Sequence[int]) -> tuple[str, ...]:
-        return tuple(f"{self.name}:{number}" for number in numbers)
-
-    def _call_on_resize(self, ranks: Sequence[int], before: GroupMembers, after: GroupMembers) -> list[Call]:
-        """Have those of these ranks follow that are there: a call among their calls, if any are."""
-        there = [
-            target
-            for target in map(self.target, ranks)
-            if target.endpoint is not None and not self._is_lost(target.endpoint)
-        ]
-        if not there:
-            return []
-        call = Call(self.session.messenger, protocol.ON_RESIZE, there, encode(((before, after), {})))
-        self.session.messenger.submit(ending(partial(self._start, call), call.fail))
-        return [call]
-
-    def _wait_followed(
-        self, resize: WantedResize, calls: Sequence[Call], after: GroupMembers, least_s: float = 0.0
-    ) -> None:
-        """Wait until all ranks have followed; those that leave are waited for as long as they may take, and no longer.
-
-        Args:
-            least_s: how long those that stay may take at least, in seconds.
-
-        Raises:
-            ResizeError: one has not, at the deadline or as it raised.
-        """
-        at_least = Deadline(least_s)
-        for call in calls:
-            self._wait_for_call(resize, call, after, at_least)
-
-    def _wait_for_call(
-        self, resize: WantedResize, call: Call, after: GroupMembers, at_least: Deadline
-    ) -> None:
-        resize.peers = tuple(map(str, call.addresses))
-        resize.waits_for = "on_resize() of its ranks"
-        # Who waits for it may give it up; what they have begun goes on.
-        is_over = resize.until.wait(call.settled)
-        if not is_over and call.addresses[0].rank not in after:  # it leaves, and is ended by force
-            return
-        if not is_over and not at_least.wait(call.settled):
-            late = f"not all have followed after {seconds_text(max(resize.until.limit_s, at_least.limit_s))}"
-            raise ResizeError(
-                self.name, f"{resize.operation}: {late}; its members are {self.members.in_words}"
-            )
-        failure = GroupResult(call, partial(self.reason_of_death, call)).failure()
-        has_left = isinstance(failure, WorkerDied) and failure.rank not in after
-        if failure is not None and not has_left:
-            now = f"its members are {self.members.in_words}"
-            raise ResizeError(self.name, f"{resize.operation}: {now}, and: {failure}") from failure
-
-    def _hear_of_deaths(self, resize: WantedResize, calls: Sequence[Call]) -> None:
-        """Wait until it is known that ranks are gone whose calls ended with them: all may come back together then."""
-        until = time.monotonic() + (min(_PREPARED_S, resize.until.left_s) if self.are_one else 0.0)
-        for call in calls:
-            for address, outcome in zip(call.addresses, call.outcomes, strict=True):
-                gone = call.why_gone(address)
-                if isinstance(outcome, PeerDied) and gone is not None:
-                    gone.wait(max(0.0, until - time.monotonic()))
-
-    def _begun(self, calls: Sequence[Call]) -> list[WorkerAddress]:
-        """The ranks that have begun to follow, once the others never will."""
-        asked = self._decide(partial(self._cancel, calls))
-        until = time.monotonic() + (0.0 if self._deaths.stopping else _PREPARED_S)
-        for answer in asked.values():
-            answer.wait(max(0.0, until - time.monotonic()))
-        return self._decide(lambda: [address for call in calls for address in call.begun])
-
-    def _cancel(self, calls: Sequence[Call]) -> dict[int, RequestFuture]:
-        """What is answered after those that have not begun them have said so."""
-        for call in calls:
-            call.cancel()
-        return self._ask_prepared(-1)
-
-    def _given_up(
-        self,
-        resize: WantedResize,
-        calls: Sequence[Call],
-        begun: Collection[WorkerAddress],
-        error: BaseException,
-    ) -> ResizeError:
-        """Nobody follows any more; who has begun to meets nobody: end them all, so that `on_failure` decides."""
-        said = str(error)
-        for known in (f"group '{self.name}': ", f"{resize.operation}: "):
-            said = said.removeprefix(known)
-        if not begun:
-            waits = "no rank has begun on_resize(), which waits for the calls before it"
-            return ResizeError(self.name, f"{resize.operation}: nothing has changed, as {waits}: {said}")
-        ends = [each for call in calls for each in zip(call.addresses, call.outcomes, strict=True)]
-        late = [str(address) for address, end in ends if end is None]
-        stuck = f"; in on_resize() still: {', '.join(late)}" if late else ""
-        why = f"{resize.operation} failed after on_resize() had begun{stuck}"
-        cause = said.partition("\n")[0].rstrip(":")
-        self.session.messenger.submit(partial(self._end_members, self.members.ranks, f"{why}: {cause}"))
-        return ResizeError(self.name, f"{why}; they have been ended: {said}")
-
-    def _end_members(self, numbers: Sequence[int], why: str) -> None:
-        for rank in [self.ranks[number] for number in numbers if number in self.members]:
-            self._on_unsaid(rank, why)
 
     def _why_given_up(self) -> str:
         return TERMINATED if self._deaths.stopping else "nobody waits for it any more"
@@ -631,7 +406,7 @@ class ResizableGroup(Supervision):
                 raise self._given_up(resize, calls, begun, problem)
         leaving = self._decide(partial(self._commit_shrinkage, ways.after, numbers, resize, num_anew))
         if not leaving:
-            if problem is not None and not resize.left_s():
+            if problem is not None and not resize.until.left_s:
                 raise problem
             return None
         if problem is not None:
