@@ -1,5 +1,8 @@
 """Devices that are lent to a group of real processes for a while, and what becomes of both groups meanwhile: no Ray."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from scaled_workers import Maker, Stubborn, Taker
 
@@ -122,3 +125,23 @@ def test_a_policy_leaves_ranks_alone_that_are_there_for_a_loan(forked_job, lende
         assert borrower.ranks == (0, *loan.ranks)
     policy.stop()
     assert (sizes, policy.decisions) == ([3, 1], ())
+
+
+def test_a_loan_whose_borrower_ends_as_its_ranks_wait_to_leave_is_over(forked_job, lender, borrower):
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hold():
+        begun.set()
+        assert goes_on.wait(DEADLINE_S)
+
+    loan = Cluster.lend(forked_job, lender, to=borrower, num_workers=1)
+    with ThreadPoolExecutor(3) as pool, loan:
+        forked_job.processes.on_start = hold
+        pool.submit(borrower.grow, 1)
+        assert begun.wait(DEADLINE_S)
+        ends = pool.submit(loan.end)
+        wait_until(lambda: len(borrower._shared._resizes) == 2)
+        pool.submit(borrower.terminate)
+        ends.result(DEADLINE_S)
+        goes_on.set()
+    assert loan.ranks == ()

@@ -14,6 +14,7 @@ from resized_workers import Collective, Member
 from rlinf.scheduler import Channel, FlexiblePlacementStrategy
 from rlinf_scheduler.checks import FOREVER_S
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import WorkerDied
 from rlinf_scheduler.events import GroupResized, RankDrained, WorkerReturned
 from rlinf_scheduler.observe.why import why
 from rlinf_scheduler.worker import deadline
@@ -127,7 +128,8 @@ def test_a_rank_that_leaves_hears_of_less_time_and_is_ended_by_then(forked_job, 
     waits_for(forked_job, "what they have")
     nodes.drain(SHORT_S)
     assert nodes.next(RankDrained).forced
-    assert stays.done()
+    with pytest.raises(WorkerDied, match="it is to be given back by"):
+        stays.wait(DEADLINE_S)
 
 
 def test_less_time_is_known_of_that_is_told_before_the_shrink_has_begun(forked_job, nodes):

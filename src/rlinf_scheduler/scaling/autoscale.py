@@ -39,7 +39,7 @@ class Autoscale:
     """A policy that grows and shrinks a group, until it is stopped or the job ends.
 
     Args:
-        session: of the process that launched the group.
+        session: of the process whose policy it is.
         group: which.
         policy: decides.
         by: the measure, one of `MEASURES`.

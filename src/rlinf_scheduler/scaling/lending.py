@@ -68,7 +68,7 @@ class Loan:
     """A loan of devices: `with` it the borrower has further ranks there, at its end they leave.
 
     Args:
-        session: of the process that launched them.
+        session: of the process whose loan it is.
         lender, borrower: the groups.
         num_workers: how many further ranks; None: as many as there are devices for.
         topology: gives the nodes of now, with their groups.
