@@ -172,16 +172,18 @@ class Messenger:
         identity.endpoint = self.endpoint
         self._peers.add_self(self.endpoint.process_id, name)
         self._closing = Closing(self._loop, self._peers)
-        self.payloads = platform.payloads(self, arena_bytes, lambda: self._ledger(arena_bytes))
+        self.payloads = platform.payloads(
+            self, arena_bytes, lambda: self._ledger(arena_limit_bytes, arena_bytes)
+        )
         _live.add(self)
         on_fork_in_child(_abandon_all)
         self._loop.at_end(self._shut_down)
         self._loop.start()
 
-    def _ledger(self, arena_bytes: int) -> Ledger:
+    def _ledger(self, given_bytes: int | None, arena_bytes: int) -> Ledger:
         """What the job's processes take on this machine: together no more than one of them may."""
         job = self._secret.derive(b"memory").hex()[:16]
-        limit_bytes = max(arena_bytes, default_limit_bytes())
+        limit_bytes = arena_bytes if given_bytes is None else max(arena_bytes, default_limit_bytes())
         return Ledger(self._run_directory.path.parent, job, limit_bytes, self.now)
 
     # -- serving ---------------------------------------------------------------------------------

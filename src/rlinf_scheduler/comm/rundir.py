@@ -189,10 +189,13 @@ def _lock_shared(descriptor: int) -> bool:
 
 
 def _remove_stale(parent: Path) -> None:
-    for path in parent.iterdir():
-        with contextlib.suppress(OSError):
-            if is_private(path) and time.time() - path.lstat().st_mtime > MIN_STALE_AGE_S:
-                _remove_if_unlocked(path)
+    oldest = time.time() - MIN_STALE_AGE_S
+    with os.scandir(parent) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                # Most are young where many processes start.
+                if entry.stat(follow_symlinks=False).st_mtime < oldest and is_private(Path(entry)):
+                    _remove_if_unlocked(Path(entry))
 
 
 def _remove_if_unlocked(path: Path) -> None:
