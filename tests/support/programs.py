@@ -234,7 +234,7 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as its_socket:
         for its_module in sys.argv[2:]:
             importlib.import_module(its_module)
-        if "ray" in sys.modules:
+        if WITH_RAY[-1] in sys.modules:
             its_workers = forked_ray_workers()
             its_workers.__enter__()  # of the Rays of its programs
         gc.collect()
