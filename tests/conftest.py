@@ -140,6 +140,16 @@ def _turn(item):
     return 0 if ray.kwargs.get("first") else 1 if ray.kwargs.get("own") else 2
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect tests with no collection of garbage: what they import stays, and each would look at all of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish(session):
     """Check the groups, and start the process that children are forked from, if some test may want one."""
     if session.config.getoption("loadgroup", default=False):
@@ -157,7 +167,9 @@ def pytest_collection_finish(session):
     os.environ["PYTHONPATH"] = os.pathsep.join([*sorted(here), *filter(None, [former])])
     try:
         # What a test's own file imports, and what started it, too.
-        forkserver.set_forkserver_preload(["pytest", *wanted, *later, "no_collector"])
+        forkserver.set_forkserver_preload(
+            ["no_collector", "pytest", *wanted, *later, "collector_of_children"]
+        )
         forkserver.ensure_running()
     finally:
         if former is None:
