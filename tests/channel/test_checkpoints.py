@@ -9,6 +9,7 @@ import checkpoint_roles as roles
 import numpy as np
 import pytest
 
+from effort import tries
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Channel, Starter, control_wire
 from rlinf_scheduler.channel.requests import Requests
@@ -714,7 +715,7 @@ def test_what_moves_from_channel_to_channel_meanwhile_is_in_one_of_them_at_least
     for mover in movers:
         mover.start()
     try:
-        for _ in range(10):
+        for _ in range(tries(5)):  # while four threads move as fast as they can
             save(tmp_path / "job", one, other)
             saved = load_job(tmp_path / "job")
             found = []
