@@ -50,19 +50,24 @@ def test_no_benchmark_hides_a_module_of_an_example():
 DOCUMENTED = {"os._exit", "sys._current_frames", "sys._getframe"}
 
 
+def _called(function):
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
 def private_names(text):
     """The private names of the standard library that a module uses, as `module.name`."""
-    tree, modules, found = ast.parse(text), {}, set()
-    for node in ast.walk(tree):
+    modules, found = {}, set()
+    nodes = list(ast.walk(ast.parse(text)))
+    for node in nodes:
         if isinstance(node, ast.Import):
             modules |= {alias.asname or alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             found |= {f"{node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_")}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
             found.add(f"{modules.get(ast.unparse(node.value), '')}.{node.attr}")
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr") and len(node.args) > 1:
+        elif isinstance(node, ast.Call) and _called(node.func).endswith("setattr") and len(node.args) > 1:
             owner, name = ast.unparse(node.args[0]), getattr(node.args[1], "value", None)
             if isinstance(name, str) and name.startswith("_"):
                 found.add(f"{modules.get(owner, '')}.{name}")
