@@ -6,7 +6,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from hosts_stories import LARGE_BYTES, MISTAKE, NUM_LARGE, NUM_LEFT
 
 from machine_fixtures import made_or_skipped
+from programs import Program
 from rlinf.testing.hosts import HostFleet
 
 PROGRAM = Path(__file__).with_name("hosts_stories.py")
@@ -85,10 +85,9 @@ class Hands:
 
 def tell(hands, *stories, host=0):
     """Run a program's stories on a host; what it has seen, how it has ended, and how long after it has said that."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, str(PROGRAM), *stories]
+    its = hands.fleet.hosts[host]
     hands.seen = None
-    with hands.fleet.hosts[host].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
+    with Program(PROGRAM, *stories, with_ray=True, env=its.environment, machine=its.machine) as program:
         try:
             while select.select([program.stdout], [], [], DEADLINE_S)[0]:
                 line = program.stdout.readline()

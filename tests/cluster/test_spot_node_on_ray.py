@@ -2,13 +2,12 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from machine_fixtures import made_or_skipped
+from programs import Program
 from rlinf.testing.hosts import HostFleet
 
 PROGRAM = Path(__file__).with_name("job_on_a_spot_node.py")
@@ -32,17 +31,16 @@ def test_at_sigterm_ranks_leave_the_node_and_it_ends_as_soon_as_they_have():
             "--drain-s",
             str(DRAIN_S),
         )
-        command = [sys.executable, str(PROGRAM)]
         with fleet.hosts[1].rlinf(*joining, "--", *SETTINGS) as node:
             try:
                 assert "started node 1" in node.stdout.readline()
-                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-                with fleet.hosts[0].start(command, **pipes) as job:
+                host = fleet.hosts[0]
+                with Program(PROGRAM, with_ray=True, env=host.environment, machine=host.machine) as job:
                     try:
                         assert job.stdout.readline() == "[0, 1]\n"
                         node.send_signal(signal.SIGTERM)
-                        said, complaint = job.communicate(timeout=DEADLINE_S)
-                        assert job.returncode == 0, complaint
+                        assert job.wait(DEADLINE_S) == 0, job.stderr.read()
+                        said = job.stdout.read()
                     finally:
                         job.kill()
                 assert node.wait(DEADLINE_S) == 128 + signal.SIGTERM

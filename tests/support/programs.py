@@ -47,6 +47,7 @@ class Program:
         cwd: its folder; None: that of this process.
         stdin, stdout, stderr: descriptors; None: pipes.
         new_session: whether it has a session of its own.
+        machine: which of `rlinf.testing.machines` it runs on; None: this one.
 
     Attributes:
         pid: its number.
@@ -65,6 +66,7 @@ class Program:
         stdout=None,
         stderr=None,
         new_session=False,
+        machine=None,
     ):
         self.returncode = None
         ours, theirs = [], []
@@ -85,6 +87,7 @@ class Program:
             "env": dict(os.environ if env is None else env),
             "cwd": str(cwd or Path.cwd()),
             "new_session": new_session,
+            "machine": machine and [machine.address, machine.namespace],
         }
         try:
             self.pid = _nursery(imports or (WITH_RAY if with_ray else WITHOUT_RAY)).fork(wanted, theirs)
@@ -205,6 +208,10 @@ def _become(wanted):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if wanted["new_session"]:
         os.setsid()
+    if wanted["machine"]:
+        from rlinf.testing.machines import Machine
+
+        Machine(*wanted["machine"]).enter()
     os.chdir(wanted["cwd"])
     os.environ.clear()
     os.environ.update(wanted["env"])
