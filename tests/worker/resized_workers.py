@@ -254,6 +254,21 @@ class Follower(Member):
         return getattr(self, "followed", None)
 
 
+class Unhurried(Member):
+    """Follows beside its calls; who stays, once somebody says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.follows = Promise()
+
+    async def on_resize(self, old, new):
+        if self.rank in new:
+            await asyncio.to_thread(self.follows.wait, DEADLINE_S)
+
+    async def follow(self):
+        self.follows.set_result(None)
+
+
 class Fragile(Member):
     """Its first rank dies as it follows for the first time."""
 

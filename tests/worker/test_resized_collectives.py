@@ -2,20 +2,27 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from resized_workers import Collective, Follower, Fragile, Stubborn
+from resized_workers import Collective, Follower, Fragile, Stubborn, Unhurried
 
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf_scheduler.errors import LaunchError, ResizeError, WorkerDied
+from rlinf_scheduler.observe.why import why
 from rlinf_scheduler.worker import resizable_group, successors, supervision
-from waits import wait_until
+from waits import seen, wait_until
 
 TWO = PackedPlacementStrategy(0, 1)
 
 
 def launch(job, name, *args, kind=Collective, on_failure="restart_group", **options):
     return kind.create_group(*args).launch(job, TWO, name=name, on_failure=on_failure, **options)
+
+
+def waits_for(job, what):
+    """Return once a resize waits for that, in words."""
+    seen(lambda: str(why(job.session, 60)), lambda text: what in text)
 
 
 def totals(group):
@@ -85,6 +92,20 @@ def test_those_that_stay_have_time_to_meet_however_little_those_have_that_leave(
         held.wait(60)
     assert totals(group) == [(0.0, 0, 1)]
     assert group.pid().wait(60) == [before]
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "restart_group"])
+def test_a_rank_that_leaves_has_its_time_however_long_those_that_stay_take_to_follow(forked_job, on_failure):
+    group = launch(forked_job, "unhurried", kind=Unhurried, on_failure=on_failure)
+    held = group[1].hold()
+    with ThreadPoolExecutor(1) as pool:
+        shrinking = pool.submit(group.shrink, 1, drain_s=3)
+        waits_for(forked_job, "on_resize() of its ranks")
+        (resize,) = group._shared._resizes
+        wait_until(lambda: not resize.until.left_s)
+        group[0].follow()
+        assert shrinking.result(60) == (1,)
+    assert held.wait(60) == [1]
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "restart_group"])

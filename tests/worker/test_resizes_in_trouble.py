@@ -117,6 +117,19 @@ def test_a_device_that_ranks_share_is_held_until_the_last_of_them_has_left(forke
     assert not forked_job.session.service(Moves)._places
 
 
+def test_what_a_rank_had_is_given_back_before_another_may_have_its_number(forked_job, monkeypatch):
+    group, leave, taken_still = launch(forked_job, "numbered"), Moves.leave, []
+    group.grow(1)
+
+    def look(moves, name, number):
+        taken_still.append(number in group._shared._resizing.leaving)
+        leave(moves, name, number)
+
+    monkeypatch.setattr(Moves, "leave", look)
+    assert group.shrink(1) == (2,)
+    assert taken_still == [True]
+
+
 def test_a_rank_that_is_dead_leaves_and_others_follow(forked_job):
     placement = PackedPlacementStrategy(0, 2)
     group = launch(forked_job, "dead", Follower, placement=placement, on_failure="ignore")

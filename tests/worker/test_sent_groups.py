@@ -4,12 +4,15 @@ import asyncio
 import os
 import pickle
 import signal
+import threading
 
 import pytest
 
 from rlinf.scheduler import Channel, NodePlacementStrategy, Worker, WorkerGroup
 from rlinf_scheduler import WorkerGroup as CoreGroup
-from rlinf_scheduler.errors import ClusterError, WorkerError
+from rlinf_scheduler.errors import ClusterError, SchedulerError, WorkerError
+from rlinf_scheduler.session import current_session
+from waits import wait_until
 
 DEADLINE_S = 60.0
 
@@ -27,6 +30,14 @@ class Engine(Worker):
 
     def pid(self):
         return os.getpid()
+
+    def hold(self):
+        """Until the rank ends."""
+        self.holds = True
+        threading.Event().wait(DEADLINE_S)
+
+    async def held(self):
+        return hasattr(self, "holds")
 
     def shutdown(self):
         return "mine"
@@ -51,6 +62,19 @@ class Router(Worker):
             self.engines.generate("x").wait(DEADLINE_S)
         except WorkerError as error:
             return type(error).__name__, error.rank
+        return None
+
+    def call_and_lose(self, rank):
+        """What a call comes to when this process cannot talk any more with the rank, which lives."""
+        messenger, view = current_session().messenger, self.engines.execute_on(rank)
+        held = view.retrying().hold()
+        wait_until(lambda: view.held().wait(DEADLINE_S) == [True])
+        process_id = CoreGroup.plain(self.engines)._shared.rank(rank).endpoint.process_id
+        messenger.submit(lambda: messenger.peers.lose(messenger.peers.by_id[process_id], "it is garbled"))
+        try:
+            held.wait(10.0)
+        except SchedulerError as error:
+            return type(error).__name__, str(error)
         return None
 
     def end(self, what):
@@ -123,6 +147,12 @@ def test_a_successor_is_found(forked_job, router):
     os.kill(before[1], signal.SIGKILL)
     assert wait(router.failure()) in (("WorkerDied", 1), None)
     assert wait(router.route("f")) == ["f by 0", "f by 1"]
+
+
+def test_a_rank_that_lives_and_cannot_be_talked_with_ends_the_calls_that_it_has(engines, router):
+    wait(router.take(engines))
+    name, problem = wait(router.call_and_lose(1))
+    assert (name, "it is garbled" in problem) == ("WorkerDied", True), problem
 
 
 @pytest.mark.parametrize("what", ["shutdown", "terminate"])

@@ -59,7 +59,8 @@ class LeavingNodes:
         """A node is to be given back, or sooner than it was; on the I/O thread."""
         left_s = FOREVER_S if event.left_s is None else event.left_s * _SHARE
         known = self._draining.get(event.node_id)
-        if known is not None and known[1].come_nearer(left_s):
+        # A share of what is left may end after one of what was left before: it is as sooner as that was, then.
+        if known is not None and (known[1].come_nearer(left_s) or known[1].left_s):
             self._draining[event.node_id] = event, known[1]
             return
         until = Deadline(left_s)

@@ -157,7 +157,8 @@ class RemoteGroup(GroupCalls[RemoteRank]):
     ) -> tuple[int, ...]:
         """Let ranks finish what they have and end, and return their numbers when they have ended."""
         # They wait for their turn first, and for those that stay to follow.
-        return self._resize(shrinkage, 2 * shrinkage.drain_s + FOLLOW_S + ANSWER_TIMEOUT_S)
+        limit_s = 2 * shrinkage.drain_s + max(shrinkage.drain_s, FOLLOW_S)
+        return self._resize(shrinkage, limit_s + ANSWER_TIMEOUT_S)
 
     @awaited(lambda local: Wait(LAUNCH, f"{local['wanted'].operation} of '{local['self'].name}'"))
     def _resize(self, wanted: Growth | Shrinkage, limit_s: float) -> tuple[int, ...]:
@@ -282,7 +283,11 @@ class SentGroup(GroupCalls[RemoteRank]):
             self._refuse_parts(address.rank, str(found.exception()))
             return
         rank = _rank_of(address, found.result())
-        if self._is_lost(rank.endpoint):  # the directory has not heard of that yet
+        lost = self.session.messenger.peers.lost.get(_process_of(rank.endpoint))
+        if lost is not None and lost.loss is Loss.BROKEN:  # it may well live: nobody will say that it is gone
+            self._refuse_parts(address.rank, lost.reason)
+            return
+        if lost is not None:  # the directory has not heard of that yet
             self.session.messenger.call_later(ASK_AGAIN_S, partial(self._ask_again, address))
             return
         self.ranks = {**self.ranks, address.rank: rank}

@@ -365,6 +365,7 @@ class ResizableGroup(FollowedGroup):
         while (shrunk := self._shrunk(resize, shrinkage)) is None:
             _log.warning("%s of '%s' begins again: its ranks come back", resize.operation, self.name)
         leaving, problem = shrunk
+        resize.begin_anew()  # they are told only now, and others may have taken long to follow
         numbers, began = tuple(rank.address.rank for rank in leaving), resize.began
         for rank in leaving:
             name, why = str(rank.address), self.left[rank.address.rank]
@@ -412,9 +413,8 @@ class ResizableGroup(FollowedGroup):
         if problem is not None:
             problem = self._given_up(resize, calls, begun, problem)
         self.session.members.tell(self.members).wait(_HEARD_S)
-        if not ways.meets:
-            resize.begin_anew()
         if ways.follows and not ways.meets:
+            resize.begin_anew()
             _, problem = self._followed_by_few(resize, numbers, before, self.members)
         return leaving, problem
 
@@ -462,8 +462,8 @@ class ResizableGroup(FollowedGroup):
     def _release(self, rank: LaunchedRank) -> None:
         """Others may have what a rank had that has left."""
         number, nodes = rank.address.rank, job_topology(self.session).nodes
+        self.session.service(Moves).leave(self.name, number)  # first: another may have its number after that
         self._decide(partial(self._on_left, number))
-        self.session.service(Moves).leave(self.name, number)
         if self.give_back is not None:
             theirs = [device_names(each.placement, nodes) for each in self.ranks.values()]
             self.give_back(device_names(rank.placement, nodes).difference(*theirs))
