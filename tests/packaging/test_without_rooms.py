@@ -14,7 +14,16 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DEADLINE_S = 120.0
 # What a program on them imports beside the library, and takes seconds.
-OTHERS = "numpy", "ray", "torch", "pytest", "typer", "omegaconf"
+OTHERS = (
+    "numpy",
+    "ray.cluster_utils",
+    "msgspec",
+    "pydantic",
+    "cryptography.hazmat.primitives.asymmetric.ed25519",
+    "rich.console",
+    "typer",
+    "omegaconf",
+)
 CONTRACTS = (
     "tests/channel/test_channel_contract.py",
     "tests/worker/test_calls.py",
