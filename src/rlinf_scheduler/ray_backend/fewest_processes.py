@@ -1,9 +1,9 @@
-"""Nodes that are started with no more of Ray's processes than somebody needs: in half the time.
+"""A program's own Ray, started with no more of Ray's processes than somebody needs: in half the time.
 
 No server of the dashboard, which is for statistics of Ray's use where nobody has asked for a dashboard; no monitor,
 which would look after nodes to add or to remove; and in place of its two agents programs that wait until one is asked.
 
-Run as a program it is `ray`, whose `start` starts such a node.
+What `rlinf node start` starts is a node as Ray starts it: it stays for days, and people ask it.
 """
 
 from __future__ import annotations
@@ -86,10 +86,3 @@ def _idle(argument: str, folder: str, node_id: str) -> str:
     else:
         return argument
     return f"{interpreter} -I -S {subprocess.list2cmdline([str(_IDLE)])} {program} {arguments}"
-
-
-if __name__ == "__main__":
-    from ray.scripts.scripts import main
-
-    with fewest_processes():
-        main()

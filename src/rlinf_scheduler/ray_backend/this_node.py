@@ -212,7 +212,7 @@ _ASKED_S = 2.0
 # Unless `ray start` is told otherwise, which it does not look at before it has started half of a node.
 _WORKER_PORTS = range(10002, 20000)
 _WORKER_PORT_OPTIONS = ("--min-worker-port", "--max-worker-port", "--worker-port-list")
-_RAY = (sys.executable, "-m", "rlinf_scheduler.ray_backend.fewest_processes")
+_RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 
 @dataclass(frozen=True, slots=True)
