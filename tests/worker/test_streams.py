@@ -14,7 +14,7 @@ from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import ResultTimeout, UnevenStreams, WorkerError
-from rlinf_scheduler.worker.group import PREFETCH
+from rlinf_scheduler.worker.stream import PREFETCH
 from waits import wait_until
 
 

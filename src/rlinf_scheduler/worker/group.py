@@ -49,8 +49,6 @@ R = TypeVar("R")
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
-# How many values of a stream a rank may have computed ahead.
-PREFETCH = 2
 RESTART_TIMEOUT_S = 120.0
 GROW_TIMEOUT_S = 120.0
 DRAIN_S = 30.0
@@ -337,7 +335,7 @@ class WorkerGroup(Generic[T]):
         call: Call
         if heads:
             again = CallAgain(shared.next_target)
-            call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH, again)
+            call = StreamCall(session.messenger, method, targets, arguments, heads, again)
         else:
             again = CallAgain(shared.next_target, repeats=self._retries, as_one=shared.are_one)
             call = Call(session.messenger, method, targets, arguments, kind, again)

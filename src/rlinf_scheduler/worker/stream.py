@@ -25,6 +25,8 @@ from rlinf_scheduler.worker.call import Call, CallAgain, RankOutcome, Target, ne
 from rlinf_scheduler.worker.result import FirstOf, GroupResult
 
 R = TypeVar("R")
+# How many values of a stream a rank may have computed ahead.
+PREFETCH = 2
 
 
 class ValueCell:
@@ -55,7 +57,7 @@ class ValueCell:
 class StreamCall(Call):
     """A call of a generator: its answer is the generator's end, and its values are asked for one by one.
 
-    A rank has `prefetch` values at most asked for and not taken: further ones are not computed. Everything but making
+    A rank has `PREFETCH` values at most asked for and not taken: further ones are not computed. Everything but making
     it is on the I/O thread.
 
     Args:
@@ -72,11 +74,9 @@ class StreamCall(Call):
         targets: Sequence[Target],
         encoded: Encoded | Sequence[Encoded],
         heads: Sequence[ValueCell],
-        prefetch: int,
         again: CallAgain | None = None,
     ) -> None:
         super().__init__(messenger, method, targets, encoded, "stream", again)
-        self._prefetch = prefetch
         # Slots whose values are on their way; and each rank's first one whose value was not asked for.
         self._open: set[ValueCell] = set()
         self._tails = list(heads)
@@ -106,7 +106,7 @@ class StreamCall(Call):
 
     def taken(self, index: int, count: int) -> None:
         """So many values of a rank were taken: ask for what may be computed now."""
-        while self._goes_on(index) and self._tails[index].index < count + self._prefetch:
+        while self._goes_on(index) and self._tails[index].index < count + PREFETCH:
             slot, self._tails[index] = self._tails[index], self._tails[index].next
             self._open.add(slot)
             self._num_owed[index] += 1
