@@ -13,6 +13,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import CommError, PlacementError
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.session.membership import RESIZED, Draining, GroupMembers, GroupMembership
+from waits import wait_until
 
 DEADLINE_S = 60.0
 
@@ -59,6 +60,11 @@ class Member(Worker):
         """How many seconds it is given to leave, once it is to."""
         assert current_session().service(Draining).began.wait(DEADLINE_S)
         return self.draining_left_s
+
+    def hear_of_less(self, than_s):
+        """Until it is given less time to leave than that, in seconds."""
+        wait_until(lambda: (left_s := self.draining_left_s) is not None and left_s < than_s)
+        return self.rank
 
     def take_one(self, channel):
         """One item, whatever is asked of it."""

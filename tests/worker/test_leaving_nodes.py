@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from queue import Queue
 
 import pytest
-from resized_workers import Collective, Member
+from resized_workers import Collective, Member, Unhurried
 
 from rlinf.scheduler import Channel, FlexiblePlacementStrategy
 from rlinf_scheduler.checks import FOREVER_S
@@ -165,6 +165,15 @@ def test_a_node_that_nobody_has_limited_gives_its_ranks_all_the_time_that_they_n
     assert left_s.wait(DEADLINE_S)[0] > FOREVER_S / 2
 
 
+def test_a_rank_that_stays_and_does_not_come_to_follow_holds_up_none_that_leaves(forked_job, nodes):
+    group = launch(forked_job, FIRST, SECOND, worker_class=Unhurried)
+    held = group[1].hold()
+    nodes.drain(None)
+    assert nodes.next(RankDrained).forced is False
+    assert held.wait(DEADLINE_S) == [1]
+    group[0].follow().wait(DEADLINE_S)
+
+
 class Clock:
     """An hour ahead, from when it is asked the second time."""
 
@@ -201,6 +210,17 @@ def test_a_rank_that_was_given_more_time_than_its_node_has_is_ended_before_that(
             nodes.drain(5 * SHORT_S)
         assert shrinking.result(DEADLINE_S) == (1,)
     assert nodes.next(RankDrained).forced
+
+
+def test_a_rank_that_was_given_more_time_than_its_node_has_is_told_of_less(forked_job, nodes):
+    group = launch(forked_job, FIRST, SECOND)
+    hears = group[1].hear_of_less(DEADLINE_S / 2)
+    with ThreadPoolExecutor(1) as pool:
+        shrinking = pool.submit(group.shrink, ranks=[1], drain_s=7200)
+        waits_for(forked_job, "what they have")
+        nodes.drain(DEADLINE_S / 2)
+        assert shrinking.result(DEADLINE_S) == (1,)
+    assert hears.wait(DEADLINE_S) == [1]
 
 
 def test_all_leave_a_node_though_one_of_them_leaves_already_in_a_resize_that_goes_on(forked_job, nodes):

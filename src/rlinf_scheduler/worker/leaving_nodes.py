@@ -97,6 +97,7 @@ class LeavingNodes:
 
     def _end_in_time(self, group: Supervision, rank: LaunchedRank, why: str, until: Deadline) -> None:
         """End a rank that leaves its group already, if it has not finished by then."""
+        group.drain(rank, why, until)
         if not until.wait(rank.gone):
             group.kill(rank, why)
 

@@ -364,8 +364,8 @@ class ResizableGroup(FollowedGroup):
         resize.begin_anew()
         while (shrunk := self._shrunk(resize, shrinkage)) is None:
             _log.warning("%s of '%s' begins again: its ranks come back", resize.operation, self.name)
-        leaving, problem = shrunk
-        resize.begin_anew()  # they are told only now, and others may have taken long to follow
+        leaving, following, problem = shrunk
+        resize.begin_anew()  # they are told only now, and others may have taken long to meet
         numbers, began = tuple(rank.address.rank for rank in leaving), resize.began
         for rank in leaving:
             name, why = str(rank.address), self.left[rank.address.rank]
@@ -387,12 +387,13 @@ class ResizableGroup(FollowedGroup):
             self.session.bus.emit(RankDrained(self.name, rank.address.rank, took_s, forced))
         if problem is not None:
             raise problem
+        self._wait_followed(resize, following, self.members, FOLLOW_S)
         return numbers
 
     def _shrunk(
         self, resize: WantedResize, shrinkage: Shrinkage
-    ) -> tuple[list[LaunchedRank], ResizeError | None] | None:
-        """The ranks that leave, and what following failed with; None if all of them came back together meanwhile."""
+    ) -> tuple[list[LaunchedRank], list[Call], ResizeError | None] | None:
+        """The ranks that leave, who follows still, and what meeting failed with; None if all came back meanwhile."""
         before, num_anew = self._whole(resize), self._num_anew
         numbers = self._decide(partial(self._resizing.leavers, shrinkage.num_workers, shrinkage.ranks))
         ways = self._prepared(resize, self._resizing.without_ranks(numbers))
@@ -400,7 +401,7 @@ class ResizableGroup(FollowedGroup):
         calls: list[Call] = []
         begun: list[WorkerAddress] = []
         if ways.meets:  # first: as long as none has begun it, nothing has changed
-            calls, problem = self._followed_by_few(resize, numbers, before, ways.after)
+            calls, problem = self._met_by_few(resize, numbers, before, ways.after)
             self._hear_of_deaths(resize, calls)
             begun = self._begun(calls) if problem is not None else []
             if problem is not None and not begun and self._num_anew == num_anew:
@@ -413,10 +414,9 @@ class ResizableGroup(FollowedGroup):
         if problem is not None:
             problem = self._given_up(resize, calls, begun, problem)
         self.session.members.tell(self.members).wait(_HEARD_S)
-        if ways.follows and not ways.meets:
-            resize.begin_anew()
-            _, problem = self._followed_by_few(resize, numbers, before, self.members)
-        return leaving, problem
+        follows_later = ways.follows and not ways.meets  # after whatever they are at: it holds up nobody
+        following = self._call_few(numbers, before, self.members) if follows_later else []
+        return leaving, following, problem
 
     def _commit_shrinkage(
         self, after: GroupMembers, numbers: Sequence[int], resize: WantedResize, num_anew: int
@@ -428,15 +428,19 @@ class ResizableGroup(FollowedGroup):
         self._take_resized(after, resize)
         return leaving
 
-    def _followed_by_few(
-        self, resize: WantedResize, numbers: Sequence[int], before: GroupMembers, after: GroupMembers
-    ) -> tuple[list[Call], ResizeError | None]:
-        """Have those that stay meet without those that leave; what that failed with."""
-        calls = [
+    def _call_few(self, numbers: Sequence[int], before: GroupMembers, after: GroupMembers) -> list[Call]:
+        """Have those that stay follow, and those that leave."""
+        return [
             call
             for ranks in (after.ranks, numbers)  # the end of one that leaves means nothing to others
             for call in self._call_on_resize(ranks, before, after)
         ]
+
+    def _met_by_few(
+        self, resize: WantedResize, numbers: Sequence[int], before: GroupMembers, after: GroupMembers
+    ) -> tuple[list[Call], ResizeError | None]:
+        """Have those that stay meet without those that leave; what that failed with."""
+        calls = self._call_few(numbers, before, after)
         try:
             self._wait_followed(resize, calls, after, FOLLOW_S)
         except ResizeError as error:
