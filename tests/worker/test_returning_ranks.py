@@ -19,6 +19,7 @@ from rlinf_scheduler.errors import (
     LaunchTimeout,
     PlacementError,
     WorkerDied,
+    WorkerError,
 )
 from rlinf_scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
 from rlinf_scheduler.worker.node_watch import NodeWatch
@@ -57,6 +58,16 @@ def kill(group, rank):
     told = rf"rank {rank} of '{group.name}' died during die\(\): .*{KILLED}"
     with pytest.raises(WorkerDied, match=told):
         group.execute_on(rank).die().wait(60)
+
+
+def test_calls_and_streams_that_stand_in_line_as_a_rank_ends_itself_are_its_successor_s(forked_job):
+    group = launch(forked_job, "ended")
+    ends, who, values = group[1].end(), group[1].who(), group[1].count(3)
+    group[1].go().wait(60)
+    with pytest.raises(WorkerError, match="SystemExit"):
+        ends.wait(60)
+    assert [answer[2] for answer in who.wait(60)] == [1]
+    assert [value for (value,) in values] == [0, 1, 2]
 
 
 def test_a_rank_comes_back_as_it_was_and_what_it_had_goes_on(forked_job):

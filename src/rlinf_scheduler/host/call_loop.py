@@ -217,8 +217,10 @@ class CallLoop:
         for place in list(self._places.values()):
             place.set_result(None)
         for job in list(self._jobs.values()):
-            if job.demand is not None:
+            if job.demand is not None and job.began_at is not None:
                 self._cancel(job)
+            elif job.demand is not None:
+                job.scope.cancel()  # if it just begins; else its caller hears that it never did
 
     def finish(self) -> None:
         """End `run` once every call that has arrived is answered."""
