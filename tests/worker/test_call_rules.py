@@ -204,6 +204,21 @@ def test_a_call_that_goes_on_as_its_rank_ends_is_not_sent_again():
         GroupResult(call, lambda address, wait_s, otherwise: otherwise).wait(0.0)
 
 
+def test_a_call_whose_result_is_gone_with_its_rank_is_not_sent_again():
+    ranks = Ranks(1)
+    ranks.peers = SimpleNamespace(num_sent=lambda _: 3, never_left=lambda *_: False, lost={})
+    call = Call(
+        ranks, "act", ranks.targets, encode(((), {})), again=CallAgain(lambda address: Target(address, None))
+    )
+    call.start()
+    ranks.unreadable = 1
+    ranks.give(0, "read too late", act=1.0)
+    ranks.peers.lost = {"process 0": LostPeer("g:0", "it said goodbye", Loss.LEFT)}
+    ranks.die(0)  # which was asked for it as bytes
+    with pytest.raises(WorkerDied, match=r"died during act\(\)"):
+        GroupResult(call, lambda address, wait_s, otherwise: otherwise).wait(0.0)
+
+
 def test_durations_of_ranks_that_failed_count():
     ranks = Ranks(2)
     _, result = ranks.call()

@@ -369,7 +369,8 @@ class Call:
         if self._never_left(index):
             return True
         lost = self.messenger.peers.lost.get(endpoint.process_id)
-        return lost is not None and lost.loss is Loss.LEFT
+        has_ended = bool(self.durations[index])  # its result could not be read, and was asked for as bytes
+        return lost is not None and lost.loss is Loss.LEFT and not has_ended
 
     @property
     def was_sent(self) -> bool:
