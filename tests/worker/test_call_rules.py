@@ -29,6 +29,7 @@ from rlinf_scheduler.worker import group_calls
 from rlinf_scheduler.worker.call import Call, CallAgain, Target
 from rlinf_scheduler.worker.group_calls import MAX_UNTAKEN, PendingCalls, UntakenFailures
 from rlinf_scheduler.worker.result import GroupResult
+from rlinf_scheduler.worker.stream import GroupStream, StreamCall, ValueCell
 
 
 class Ranks:
@@ -347,3 +348,19 @@ def test_what_has_failed_is_told_of_in_a_line_while_nobody_has_taken_it():
         result.results(return_exceptions=True)
     assert activity.applied(idle) == idle
     assert activity._additions == {}
+
+
+def test_a_value_of_a_stream_that_is_gone_with_its_rank_is_an_error_and_no_end():
+    ranks = Ranks(1)
+    heads = [ValueCell()]
+    call = StreamCall(ranks, "play", ranks.targets, encode(((), {})), heads)
+    call.start()
+    stream = GroupStream(call, GroupResult(call, lambda address, wait_s, otherwise: "it left"), heads)
+    (_, call_of_it), (_, first), *_ = [(each[0], each[-1]) for each in ranks.asked["process 0"]]
+    ranks.unreadable = 1
+    first.set_result(Reply(protocol.StreamValue(), list(encode("a value").snapshot())))
+    assert ranks.asked["process 0"][-1][0] == protocol.AGAIN
+    call_of_it.set_result(Reply(protocol.Returned({"play": 1.0}), list(encode(None).snapshot())))
+    ranks.die(0)
+    with pytest.raises(WorkerDied, match="it was computed, and is gone"):
+        next(stream)

@@ -154,10 +154,14 @@ class StreamCall(Call):
             self._ask_again(index, item, error, partial(self._on_bytes, index, slot, item))
 
     def _on_bytes(self, index: int, slot: ValueCell, item: int, answer: Future[Reply]) -> None:
-        if answer.exception() is not None:
-            self._fill(index, slot, None)
-        else:
+        error, address = answer.exception(), self.addresses[index]
+        if error is None:
             self._take_value(index, slot, item, answer.result().frames)
+            return
+        # Whatever the call ends with: that it is the last one is not so.
+        gone = f"value {slot.index} could not be read where it lay; it was computed, and is gone: {error}"
+        slot.filled.set_exception(WorkerDied(address.group, address.rank, self.method, gone))
+        self._fill(index, slot, None)
 
     def abort(self, error: WorkerDied) -> None:
         """End the wait with `error`: a rank died that this call may depend on."""
