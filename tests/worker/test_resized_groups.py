@@ -424,6 +424,10 @@ def test_a_rank_that_takes_long_to_finish_holds_up_no_other_resize(forked_job):
         places = [(place.node_rank, place.local_hardware_ranks) for place in group.placements]
         assert places == [(0, (0,)), (1, (0,)), (0, (2,))]  # and its device
         assert group.shrink(ranks=[2], drain_s=20) == (2,)
+        with pytest.raises(
+            ResizeError, match="it waited for its devices, which a rank that leaves has still"
+        ):
+            group.grow(placement=FlexiblePlacementStrategy([[1]]), timeout_s=0.5)
         assert not shrinking.done()
         items.put("taken")
         assert takes.wait(60) == ["taken"]

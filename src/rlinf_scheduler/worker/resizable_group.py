@@ -238,6 +238,7 @@ class ResizableGroup(FollowedGroup):
 
     def _grow(self, resize: WantedResize, growth: Growth) -> tuple[int, ...]:
         made = self._placed(growth)
+        self._wait_for_devices(resize, made)
         moves = self.session.service(Moves)
         placements = moves.place(
             self.name,
@@ -340,6 +341,15 @@ class ResizableGroup(FollowedGroup):
             config = {"cluster": {"component_placement": {self.name: strategy}}}
             return list(ComponentPlacement(config, topology).placements(self.name))
         return list(strategy.get_placement(topology, isolate_gpu=self._beside()[0].isolate_gpu))
+
+    def _wait_for_devices(self, resize: WantedResize, made: Sequence[Placement]) -> None:
+        """Wait for those who leave, and have devices still on which ranks are to start; raises as `_wait_for`."""
+        nodes = job_topology(self.session).nodes
+        wanted: set[tuple[str, str]] = set().union(*(device_names(each, nodes) for each in made))
+        for number, rank in self.ranks.items():
+            if number not in self.members and wanted & device_names(rank.placement, nodes):
+                resize.peers = self._names([number])
+                self._wait_for(resize, rank.gone, "its devices, which a rank that leaves has still")
 
     def _places(
         self,
