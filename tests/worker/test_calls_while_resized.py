@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from msgspec.structs import replace
 from resized_workers import Caller, Member
 
 from detached_forked_job import DetachedForkedJob
@@ -16,6 +17,7 @@ from rlinf_scheduler.worker.order import Shrinkage
 from rlinf_scheduler.worker.remote_group import SentGroup
 from rlinf_scheduler.worker.resizable_group import ResizableGroup
 from rlinf_scheduler.worker.supervision import groups_of
+from waits import wait_until
 
 DEADLINE_S = 60.0
 TWO = PackedPlacementStrategy(0, 1)
@@ -118,6 +120,26 @@ def test_a_group_that_is_sent_as_a_rank_leaves_has_the_members_that_stay(forked_
 
     monkeypatch.setattr(directory, "list", shrink_first)
     assert SentGroup(forked_job.session, group.name).members.ranks == (0,)
+
+
+def test_what_the_io_thread_hears_of_a_sent_group_is_not_undone_by_a_caller_that_heard_less(
+    forked_job, monkeypatch
+):
+    group, messenger = launch(forked_job, "heard"), forked_job.session.messenger
+    sent, become, newest = SentGroup(forked_job.session, group.name), SentGroup._become, []
+
+    def hear_more(self, members):
+        monkeypatch.setattr(SentGroup, "_become", become)
+        newest.append(replace(members, epoch=members.epoch + 1))
+        noted = Promise()
+        messenger.submit(lambda: noted.set_from(lambda: sent._note(newest[0])))
+        if not messenger.on_io_thread():
+            noted.wait(DEADLINE_S)
+        become(self, members)
+
+    monkeypatch.setattr(SentGroup, "_become", hear_more)
+    group.grow(1)
+    wait_until(lambda: sent.members in newest)
 
 
 def test_a_view_keeps_its_ranks_and_says_that_one_has_left(forked_job):

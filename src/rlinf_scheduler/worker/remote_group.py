@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -228,10 +229,23 @@ class SentGroup(GroupCalls[RemoteRank]):
         self._members = members
 
     def _hear(self) -> None:
-        """Take what was told of the group's ranks; whoever does so a second time changes nothing."""
+        """Take what was told of the group's ranks."""
         heard = self.session.members.known.get(self.name)
-        if heard is None or heard is self._heard:
+        if heard is not None and heard is not self._heard:
+            self._change(partial(self._take, heard))
+
+    def _change(self, change: Callable[[], None]) -> None:
+        """Have the I/O thread change what is known of the group, which it alone does."""
+        messenger = self.session.messenger
+        if messenger.on_io_thread():
+            change()
             return
+        changed: Promise[None] = Promise()
+        messenger.submit(lambda: changed.set_from(change))
+        if not messenger.why_closed:
+            changed.wait(ANSWER_TIMEOUT_S)
+
+    def _take(self, heard: GroupMembers) -> None:
         # The directory may have said the same before; it does not say of which launch.
         is_later = self._heard is not None and heard.launched_ns > self._heard.launched_ns
         if is_later or heard.epoch > self._members.epoch:
@@ -330,13 +344,16 @@ class SentGroup(GroupCalls[RemoteRank]):
                 if self._is_member(number):
                     raise
                 raise self._not_there(number) from None
-            self.ranks = {**self.ranks, number: rank}
+            self._change(partial(self._take_rank, number, rank))
         return rank
+
+    def _take_rank(self, number: int, rank: RemoteRank) -> None:
+        self.ranks = {**self.ranks, number: rank}
 
     def _is_member(self, number: int) -> bool:
         """Whether a rank is a member as far as can be known now, for this process may not have heard that it left."""
         with suppress(WorkerDied):  # else all of the group is gone
-            self._note(_members_now(self.session, self.name, 0.0))
+            self._change(partial(self._note, _members_now(self.session, self.name, 0.0)))
         return number in self._members
 
     def restart(self, number: int, timeout_s: float) -> Never:
