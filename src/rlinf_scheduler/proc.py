@@ -172,7 +172,7 @@ def end_all(find: Callable[[], Collection[ProcessId]], grace_s: float) -> None:
 
 
 def _told(pid: int | str, file: str, size_bytes: int = -1) -> bytes:
-    """What the kernel says of a process. Whoever ends one looks at hundreds: a path and a text layer cost thrice."""
+    """Read what the kernel says of a process: raw, as an end takes hundreds of reads and a text layer costs thrice."""
     with io.FileIO(f"{_PROC}/{pid}/{file}") as told:
         return told.read(size_bytes)
 

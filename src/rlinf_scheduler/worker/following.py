@@ -83,7 +83,7 @@ class FollowedGroup(Supervision):
     _recipe: Recipe  # what its processes are made from
 
     def _decide(self, decide: Callable[[], R]) -> R:
-        """What the I/O thread makes of it.
+        """Return what a function returns, or raise what it raises, on the I/O thread.
 
         Raises:
             CommError: it does not look at that, as it is closed or stuck.
@@ -214,7 +214,7 @@ class FollowedGroup(Supervision):
         return self._decide(lambda: [address for call in calls for address in call.begun])
 
     def _cancel(self, calls: Sequence[Call]) -> dict[int, RequestFuture]:
-        """What is answered after those that have not begun them have said so."""
+        """Cancel calls; the answers come behind the words of those ranks that had not begun them."""
         for call in calls:
             call.cancel()
         return self._ask_prepared(-1)

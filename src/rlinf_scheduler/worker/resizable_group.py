@@ -464,7 +464,7 @@ class ResizableGroup(FollowedGroup):
         return rank.came_to_its_end or (lost is not None and lost.loss is Loss.LEFT)
 
     def _begin_drain(self, resize: WantedResize, leaving: Sequence[LaunchedRank]) -> list[Promise[Any]]:
-        """What is done when each of these ranks has ended, which no other resize waits for; on the I/O thread."""
+        """End the turn, and return promises that are done when each of these ranks has ended; on the I/O thread."""
         self._end_turn(resize)
         return [self._successors.give_up(rank.address.rank) or rank.gone for rank in leaving]
 
