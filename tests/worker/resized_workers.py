@@ -313,6 +313,13 @@ class Exchanging(Worker):
         with self.device_lock(DEADLINE_S, group=True):
             return self.members.ranks
 
+    def want_devices_together(self):
+        self.wanted = self.device_lock(DEADLINE_S, group=True)
+
+    def have_devices_as_wanted(self):
+        with self.wanted:
+            return self.members.ranks
+
     def publish(self, version):
         self.publish_weights(
             "policy", {f"layer.{self.rank}": np.full(4, version)}, version, ranks=self.members.ranks

@@ -56,6 +56,13 @@ def test_ranks_have_their_devices_together_as_many_as_they_are(forked_job):
     assert group.have_devices_together().wait(DEADLINE_S) == [(0, 1, 3)] * 3
 
 
+def test_ranks_that_ask_for_devices_as_they_were_before_wait_for_none_that_has_left(forked_job):
+    group = Exchanging.create_group().launch(forked_job, PackedPlacementStrategy(0, 2), name="late")
+    group.want_devices_together().wait(DEADLINE_S)
+    group.shrink(1)
+    assert group.have_devices_as_wanted().wait(DEADLINE_S) == [(0, 1)] * 2
+
+
 def test_weights_are_whole_when_the_ranks_that_there_are_have_published(groups):
     senders, receivers = groups
     senders.publish(1).wait(DEADLINE_S)

@@ -83,7 +83,8 @@ class DeviceLockServer:
         messenger.serve(ASK, self._on_ask, AskTurn)
         messenger.serve(GIVE_BACK, self._on_give_back, GiveBack)
         messenger.on_peer_lost(self._on_peer_lost)
-        session.members.on_change.append(self._on_resized)
+        self._members = session.members
+        self._members.on_change.append(self._on_resized)
         session.service(OwnActivity).add(self._add_to)
 
     def _add_to(self, doing: Activity) -> Activity:
@@ -91,8 +92,10 @@ class DeviceLockServer:
 
     def _on_ask(self, request: Request) -> None:
         wanted: AskTurn = request.head
-        now, devices = time.monotonic(), frozenset(wanted.devices)
-        turn = Turn(request.peer_id, wanted.number, request.peer_name, devices, now, wanted.group)
+        now, devices, group = time.monotonic(), frozenset(wanted.devices), wanted.group
+        if group is not None:  # who asks may not have heard of a resize that was told here
+            group = group._replace(members=self._members.newest(group.members))
+        turn = Turn(request.peer_id, wanted.number, request.peer_name, devices, now, group)
         granted = self._turns.ask(turn)
         if turn.granted:
             request.reply(None)
