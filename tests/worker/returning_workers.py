@@ -32,6 +32,8 @@ class Mortal(Worker):
             os.kill(os.getpid(), signal.SIGKILL)
         self.weights = {"w": np.zeros(4)}
         self.version = -1
+        # Made here: go() runs on the loop, and may come before end() has begun on the main thread.
+        self.ends = threading.Event()
         self.channel = self.create_channel(channel or f"made by {self.rank} of {self.group_name}")
 
     def who(self):
@@ -45,7 +47,6 @@ class Mortal(Worker):
 
     def end(self):
         """The process, once that is asked for beside it."""
-        self.ends = threading.Event()
         assert self.ends.wait(DEADLINE_S)
         raise SystemExit
 
