@@ -10,7 +10,6 @@ One that is to have an environment of its own is started as Ray starts it.
 """
 
 import contextlib
-import gc
 import importlib.util
 import json
 import os
@@ -19,6 +18,8 @@ import signal
 import socket
 import sys
 from pathlib import Path
+
+import forked_memory
 
 _RAYLET = "--raylet-name="
 _OWN_ENVIRONMENT = "--runtime-env-hash="
@@ -145,8 +146,7 @@ def _value(option):
 def _import(*names):
     for each in names:
         importlib.import_module(each)
-    gc.collect()
-    gc.freeze()
+    forked_memory.keep()
 
 
 def _be_a_worker():
