@@ -100,9 +100,12 @@ class EventBus:
                 event.set()
             else:
                 self._tell(event)
-                self._bytes_heard += self._unheard.popleft()
+                heard_bytes = self._unheard.popleft()
                 if not self._unheard:
                     self._is_late = False
+                self._bytes_heard += (
+                    heard_bytes  # last: who sees that they have caught up may wait for them again
+                )
 
     def _tell(self, event: Event) -> None:
         for listener in tuple(self._listeners):
