@@ -6,6 +6,8 @@ import signal
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
+from multiprocessing import connection, popen_forkserver
+from multiprocessing.context import ForkServerProcess
 from typing import NamedTuple
 
 from rlinf_scheduler.channel import Starter
@@ -36,6 +38,28 @@ def host(pipe, env_vars):
     WorkerHost().run(spec)
 
 
+class ProcessOfManyThreads(ForkServerProcess):
+    """Whoever waits for it, looks whether it runs, or starts another one, may find that it has ended."""
+
+    @staticmethod
+    def _Popen(process):
+        return _Popen(process)
+
+
+class _Popen(popen_forkserver.Popen):
+    """How it has ended is read from a pipe, which says it once: by one thread at a time."""
+
+    def __init__(self, process):
+        self._reading = threading.Lock()
+        super().__init__(process)
+
+    def poll(self, flag=os.WNOHANG):
+        if flag != os.WNOHANG:
+            connection.wait([self.sentinel])
+        with self._reading:
+            return super().poll()
+
+
 class ForkedProcess:
     """A process that hosts one rank."""
 
@@ -45,9 +69,10 @@ class ForkedProcess:
         self._watches = watches
         context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
+        self._process = ProcessOfManyThreads(
             target=type(self).target, args=(theirs, dict(environment.env_vars)), daemon=True
         )
+        self._watching = None
         self._process.start()
         theirs.close()
 
@@ -55,7 +80,8 @@ class ForkedProcess:
         self._pipe.send(spec)
         ended = Future()
         if self._watches:
-            threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
+            self._watching = threading.Thread(target=self._watch, args=(ended,), daemon=True)
+            self._watching.start()
         return ended
 
     def _watch(self, ended):
@@ -70,6 +96,12 @@ class ForkedProcess:
 
     def kill(self):
         self._process.kill()
+
+    def join(self):
+        """Wait until it has ended, and that was told."""
+        self._process.join(20)
+        if self._watching is not None:
+            self._watching.join(20)
 
 
 class ForkedProcesses(Processes):
@@ -145,7 +177,7 @@ class ForkedJob:
             process.kill()
         self.session.close()
         for process in self.processes.started:
-            process._process.join(20)
+            process.join()
 
 
 class View(NamedTuple):
