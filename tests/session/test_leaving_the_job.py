@@ -150,7 +150,7 @@ def test_a_child_that_is_forked_while_the_job_is_left_does_not_wait_for_its_pare
         finally:
             os._exit(status)
     descriptor = os.pidfd_open(child)
-    ended, _, _ = select.select([descriptor], [], [], DEADLINE_S / 4)
+    ended, _, _ = select.select([descriptor], [], [], DEADLINE_S / 2)
     os.close(descriptor)
     if not ended:
         os.kill(child, signal.SIGKILL)

@@ -21,7 +21,7 @@ SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().ra
 # A call has up to 270 steps, that of a publication 400; every other one is tried.
 NUM_STEPS = 3 * NUM_ROUNDS // 2
 # How long an interrupted process may take for all its calls.
-LIMIT_S = 30 + NUM_ROUNDS / 20
+LIMIT_S = 90 + NUM_ROUNDS / 20
 # From the first bytecodes of a call to long after its end; most calls take 50 to 500 us.
 SHORTEST_S, LONGEST_S = 1e-5, 5e-3
 

@@ -30,7 +30,7 @@ def reserve_side_by_side(session, wanted):
 
     def reserve(devices):
         processes = Processes(session)  # each process has its own
-        barrier.wait(30)
+        barrier.wait(60)
         return processes.reserve("idle", {0: devices.split(",")}, wait_s=0)
 
     with ThreadPoolExecutor() as threads:
@@ -57,7 +57,7 @@ def main():
             try:
                 strategy = FlexiblePlacementStrategy([devices])
                 groups.append(Idle.create_group().launch(cluster, strategy, wait_s=wait_s))
-                say("done", *groups[-1].pid().wait(30))
+                say("done", *groups[-1].pid().wait(60))
             except Exception as error:  # noqa: BLE001 - told to who asked
                 say("error", type(error).__name__, str(error).replace("\n", " | "))
 

@@ -6,7 +6,7 @@ import threading
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 from rlinf_scheduler.errors import ChannelLost, ClusterError, CommError
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Sleeper(Worker):

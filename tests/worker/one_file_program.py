@@ -42,21 +42,21 @@ class Peer(Worker):
 
     def forward(self):
         channel = self.connect_channel("script")
-        item = channel.get(timeout_s=30)
+        item = channel.get(timeout_s=60)
         channel.put((item == Message(2), item), queue_name="back")
 
 
 def main():
     with Cluster() as cluster:
         group = Peer.create_group(Message(1)).launch(cluster, NodePlacementStrategy([0]))
-        (made,) = group.make().wait(30)
+        (made,) = group.make().wait(60)
         assert isinstance(made, Message)
         assert made == Message(1)
-        assert group.judge(Message(1), Mark.STOP).wait(30) == [True]
+        assert group.judge(Message(1), Mark.STOP).wait(60) == [True]
         channel = Channel.create("script")
         channel.put(Message(2))
-        group.forward().wait(30)
-        assert channel.get("back", timeout_s=30) == (True, Message(2))
+        group.forward().wait(60)
+        assert channel.get("back", timeout_s=60) == (True, Message(2))
         (error,) = group.refuse(3).results(return_exceptions=True)
         assert isinstance(error, WorkerError)
         assert type(error.cause) is Odd

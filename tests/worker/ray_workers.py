@@ -85,7 +85,7 @@ class Probe(Worker):
             if child == 0:
                 return
             descriptor = os.pidfd_open(child)
-            has_ended = bool(select.select([descriptor], [], [], 20)[0])
+            has_ended = bool(select.select([descriptor], [], [], 60)[0])
             os.close(descriptor)
             if not has_ended:
                 os.kill(child, signal.SIGKILL)
@@ -105,19 +105,19 @@ class Probe(Worker):
     def fail_on_rank_zero_others_wait(self):
         if self.rank == 0:
             raise ValueError("rank 0 cannot")
-        self.gate.wait(30)
+        self.gate.wait(60)
 
     def die(self, rank):
         if self.rank == rank:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.gate.wait(30)
+        self.gate.wait(60)
 
     def wait_for_gate(self):
-        return self.gate.wait(30)
+        return self.gate.wait(60)
 
     def hold_the_process(self):
         self.holds = True
-        self.gate.wait(30)
+        self.gate.wait(60)
 
     def run_out_of_threads(self):
         """From now on this process can start none as the library does."""
@@ -189,15 +189,15 @@ class Probe(Worker):
 
     def exchange(self, partner_group, partner_rank, value):
         self.send(value, partner_group, partner_rank)
-        return self.recv(partner_group, partner_rank, timeout_s=20)
+        return self.recv(partner_group, partner_rank, timeout_s=60)
 
     def send_many(self, group, rank, count):
         handles = [self.send(index, group, rank, async_op=True) for index in range(count)]
         for handle in handles:
-            handle.wait(20)
+            handle.wait(60)
 
     def recv_many(self, group, rank, count):
-        return [self.recv(group, rank, timeout_s=20) for _ in range(count)]
+        return [self.recv(group, rank, timeout_s=60) for _ in range(count)]
 
     def recv_with_timeout(self, group, rank, timeout_s):
         return self.recv(group, rank, timeout_s=timeout_s)
@@ -258,7 +258,7 @@ class Probe(Worker):
 class Broadcaster(Worker):
     """Sends numbered arrays to others, or receives them."""
 
-    def spread(self, groups, src, count, timeout_s=20):
+    def spread(self, groups, src, count, timeout_s=60):
         """Whether every broadcast, sync and async, gave the source its own object."""
         sent = [np.full(100_000, number) for number in range(count)]
         half = count // 2
@@ -273,7 +273,7 @@ class Broadcaster(Worker):
     def receive(self, groups, src, count):
         received = []
         for _ in range(count):
-            array = self.broadcast(groups=groups, src=src, timeout_s=20)
+            array = self.broadcast(groups=groups, src=src, timeout_s=60)
             assert (array == array[0]).all()
             received.append(int(array[0]))
             array[:] = -1
@@ -321,7 +321,7 @@ class Companion(Worker):
         with self.device_lock():
             self.log_on_first_rank("inside")
             self.inside.set()
-            self.gate.wait(30)
+            self.gate.wait(60)
 
     async def is_inside(self):
         return self.inside.is_set()

@@ -9,6 +9,8 @@ import numpy as np
 
 from rlinf.scheduler import Worker
 from rlinf_scheduler.errors import PeerDied, WeightsReplaced
+from rlinf_scheduler.mailbox import open_mailbox
+from rlinf_scheduler.session import current_session
 
 DEADLINE_S = 60.0
 VARIABLES = (
@@ -187,6 +189,10 @@ class Peer(Worker):
             return self.recv(group, rank, timeout_s=DEADLINE_S, wait_for_return=wait_for_return)
         except PeerDied as error:
             return str(error)
+
+    async def waits(self):
+        """Whether it has found the process whose message it waits for."""
+        return bool(current_session().service(open_mailbox)._inbox._receiving_from)
 
     def give(self, item, group, rank, wait_for_return):
         try:

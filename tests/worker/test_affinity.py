@@ -15,6 +15,12 @@ from rlinf_scheduler.worker.channel_starter import ChannelStarter
 DEADLINE_S = 60.0
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Who waits for a group does so for longer than a test may take."""
+    monkeypatch.setattr("rlinf_scheduler.worker.channel_starter._AFFINITY_TIMEOUT_S", 600.0)
+
+
 @pytest.fixture
 def create(session):
     """Asks the driver for a channel's process beside a worker."""
@@ -29,13 +35,11 @@ def begin_launch(session, name, **about):
     session.directory.register(group_entry(name), session.messenger.endpoint, about)
 
 
-@pytest.mark.timeout(10)
 def test_a_group_that_nobody_launches_is_an_error_at_once(create):
     with pytest.raises(ChannelError, match="there is no group 'nope' of workers: none was launched"):
         create("nope")
 
 
-@pytest.mark.timeout(10)
 def test_the_error_names_the_groups_there_are_and_the_nearest(session, create):
     begin_launch(session, "actor", world_size=2)
     begin_launch(session, "rollout", world_size=2)
@@ -44,7 +48,6 @@ def test_the_error_names_the_groups_there_are_and_the_nearest(session, create):
         create("rolout")
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize("rank", [2, -1])
 def test_a_rank_that_the_group_has_not_is_an_error_at_once(session, create, rank):
     begin_launch(session, "actor", world_size=2)
@@ -72,12 +75,13 @@ def test_a_worker_whose_create_is_interrupted_gives_up_what_it_asked_for(session
     asker.service(Starter)
 
     def interrupt(number, frame):
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         threading.Thread(
-            target=lambda: asked.wait(DEADLINE_S) and signal.setitimer(signal.ITIMER_REAL, 0.01)
+            target=lambda: asked.wait(DEADLINE_S) and signal.setitimer(signal.ITIMER_REAL, 0.01, 0.05)
         ).start()
         with pytest.raises(KeyboardInterrupt):
             asker.service(Starter).start(StartChannel(ChannelSpec("rollouts")))

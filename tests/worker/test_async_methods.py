@@ -60,7 +60,8 @@ class Mixed(Worker):
 
     def say_later(self, word):
         loop = self.heard.get_loop()
-        loop.call_later(0.01, self.heard.set_result, "not this").cancel()
+        # This thread may stand still before it has cancelled the first.
+        loop.call_later(DEADLINE_S, self.heard.set_result, "not this").cancel()
         loop.call_later(0.02, self.heard.set_result, word)
 
     async def wait_for(self, number):

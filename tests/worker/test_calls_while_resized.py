@@ -34,17 +34,25 @@ class Callers:
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(len(calls))
         self._begun = [threading.Event() for _ in calls]
+        self._num_ended = [0] * len(calls)
         self._running = [
-            self._pool.submit(self._run, call, begun) for call, begun in zip(calls, self._begun, strict=True)
+            self._pool.submit(self._run, number, call, begun)
+            for number, (call, begun) in enumerate(zip(calls, self._begun, strict=True))
         ]
         self.results = []
 
-    def _run(self, call, begun):
+    def _run(self, number, call, begun):
         results = []
         while not self._over.is_set():
             results.append(call())
+            self._num_ended[number] += 1
             begun.set()
         return results
+
+    def call_now(self):
+        """Return when each has made a call that began after this."""
+        before = [*self._num_ended]
+        wait_until(lambda: all(now > then + 1 for now, then in zip(self._num_ended, before, strict=True)))
 
     def __enter__(self):
         for begun in self._begun:
@@ -79,6 +87,7 @@ def test_calls_and_views_go_on_while_their_group_is_resized(forked_job):
         for _ in range(tries(3)):
             group.grow(1)
             sets.add(group.ranks)
+            callers.call_now()
             group.shrink(1)
     first, second, scattered_to, streams = callers.results
     assert {*first, *second} <= sets

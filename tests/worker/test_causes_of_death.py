@@ -23,6 +23,10 @@ class Mortal(Worker):
         super().__init__()
         self.gate = threading.Event()
 
+    def die_when_there(self, path):
+        wait_until(path.exists)
+        self.die(self.rank)
+
     def answer(self):
         return self.rank
 
@@ -60,10 +64,12 @@ def test_the_cause_the_method_and_how_long_it_ran_are_told_in_the_call_and_in_la
 
 
 @needs_statuses
-def test_of_several_calls_the_one_that_ran_is_named(mortal):
-    ran, waited = mortal.die(0), mortal.answer()
+def test_of_several_calls_the_one_that_ran_is_named(mortal, tmp_path):
+    both_are_made = tmp_path / "both are made"
+    ran, waited = mortal.execute_on(0).die_when_there(both_are_made), mortal.answer()
+    both_are_made.touch()
     for call in (ran, waited):
-        with pytest.raises(WorkerDied, match=r"killed by SIGKILL, \d+\.\d s into die\(\)"):
+        with pytest.raises(WorkerDied, match=r"killed by SIGKILL, \d+\.\d s into die_when_there\(\)"):
             call.wait(DEADLINE_S)
 
 

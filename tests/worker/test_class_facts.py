@@ -17,8 +17,8 @@ from rlinf_scheduler.host import info
 def test_the_class_says_in_each_rank_what_that_rank_was_given(forked_job):
     placed = Probe.create_group().launch(forked_job, FlexiblePlacementStrategy([[0], [4]]), name="placed")
     bare = Probe.create_group().launch(forked_job, NodePlacementStrategy([1]), name="bare")
-    assert placed.class_facts().wait(30) == [("simulated", "cpu", "torch.cpu")] * 2
-    assert bare.class_facts().wait(30) == [("", "cpu", "torch.cpu")]
+    assert placed.class_facts().wait(60) == [("simulated", "cpu", "torch.cpu")] * 2
+    assert bare.class_facts().wait(60) == [("", "cpu", "torch.cpu")]
 
 
 def test_a_process_that_is_no_rank_asks_its_machine(monkeypatch):

@@ -131,7 +131,7 @@ def test_a_call_of_a_driver_that_is_gone_is_given_up_and_others_go_on(kept, driv
     second = kept.attach("driver@there.2")
     found = attach(second.session, "busy", None)
     driver.session.messenger.close()
-    assert found.who().wait(30)[0][0] == 0
+    assert found.who().wait(45)[0][0] == 0
 
 
 def test_every_driver_hears_of_a_death_and_calls_wait_for_the_successor(kept, driver):
@@ -142,11 +142,11 @@ def test_every_driver_hears_of_a_death_and_calls_wait_for_the_successor(kept, dr
     second.session.bus.subscribe(heard.put)
     with pytest.raises(WorkerDied, match=r"rank 1 of 'back' died during die\(\)"):
         group.execute_on(1).die().wait(60)
+    assert next_of(heard, (WorkerLost, WorkerReturned)).reason
     assert [who[2] for who in found.who().wait(60)] == [0, 1]
     assert [who[2] for who in group.who().wait(60)] == [0, 1]
     assert found.health()[1].num_restarts == 1
-    kinds = [next_of(heard, (WorkerLost, WorkerReturned)) for _ in range(2)]
-    assert [type(each) for each in kinds] == [WorkerLost, WorkerReturned]
+    assert next_of(heard, (WorkerLost, WorkerReturned)).num_restarts == 1
     found.restart(0, 60)
     assert [who[2] for who in group.who().wait(60)] == [1, 1]
 
@@ -170,15 +170,16 @@ def test_a_call_to_a_rank_that_died_before_it_left_waits_for_the_successor(kept,
     second = kept.attach("driver@there.2")
     found = attach(second.session, "back", None)
     (pid,) = (who[-1] for who in group.execute_on(1).who().wait(60))
-    news = threading.Event()
-    kept.session.messenger.submit(lambda: news.wait(60))  # no driver hears of the death from its job server
+    news = Promise()
+    stand(kept, news)  # no driver hears of the death from its job server
     try:
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: driver.session.messenger.peers.lost)
+        # Its connections are closed one by one: what goes into one that is not yet may have been begun.
+        wait_until(lambda: not kept.processes.started[1]._process.is_alive())
         result = found.who()
         wait_until(lambda: second.session.messenger.peers.lost)
     finally:
-        news.set()
+        news.set_result(None)
     assert [who[2] for who in result.wait(60)] == [0, 1]
 
 
@@ -253,16 +254,23 @@ def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, m
     noted(monkeypatch, asked)
     errors = []
     thread = threading.Thread(target=slow, args=(driver, errors), kwargs={"worker_class": Steady})
+    kept.processes.on_start = partial(stand, driver, busy)  # the answer is not read
     thread.start()
-    wait_until(lambda: kept.living == 1)
-    driver.session.messenger.submit(lambda: busy.wait(60))  # the answer is not read
     wait_until(lambda: names(kept) == {"stuck"})
+    kept.processes.on_start = lambda: None
     asked.get(timeout=60).give_up()
     busy.set_result(None)
     thread.join(60)
     assert isinstance(errors[0], CancelledError)
     wait_until(lambda: names(kept) == set() and "stuck" not in driver.session.directory.group_sizes())
     launch(driver, "stuck", placement=ONE)
+
+
+def stand(job, busy):
+    """Return once the I/O thread of a process stands still, until `busy` is done."""
+    stands = threading.Event()
+    job.session.messenger.submit(lambda: (stands.set(), busy.wait(60)))
+    assert stands.wait(60)
 
 
 class OfTheDriverOnly(PackedPlacementStrategy):
@@ -343,7 +351,7 @@ def test_who_ends_a_group_does_not_wait_for_ever_for_a_job_server_that_is_stuck(
     group = launch(driver, "policy", placement=ONE)
     monkeypatch.setattr(remote_group, "END_WITHIN_S", 0.1)
     busy = Promise()
-    kept.session.messenger.submit(lambda: busy.wait(60))
+    stand(kept, busy)
     try:
         for end in (group.terminate, lambda: group.shutdown(timeout_s=0.0)):
             with pytest.raises(CommTimeout, match="waiting for its answer"):

@@ -92,9 +92,9 @@ def test_who_wants_devices_while_they_go_back_gets_them_anew(processes, monkeypa
     monkeypatch.setattr(processes._holds, "release", release_slowly)
     with ThreadPoolExecutor() as threads:
         gone = threads.submit(give_back)
-        assert going.wait(30)
-        threads.submit(processes.reserve, "rollout", {0: ["0"]}, 0).result(30)
-        gone.result(30)
+        assert going.wait(60)
+        threads.submit(processes.reserve, "rollout", {0: ["0"]}, 0).result(60)
+        gone.result(60)
     assert processes._holds.held == {"0"}
 
 
@@ -108,8 +108,8 @@ def test_a_launch_that_waits_for_devices_can_be_given_up(processes, monkeypatch)
     monkeypatch.setattr(processes._holds, "take", refuse)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(processes.reserve, "actor", {0: ["0"]}, 3600, given_up)
-        assert asked.wait(30)
+        assert asked.wait(60)
         given_up.set_result(None)
         with pytest.raises(LaunchError, match="it was ended while it waited for devices"):
-            waiting.result(30)
+            waiting.result(60)
     assert not processes._relied

@@ -1,10 +1,11 @@
 """A node's holder is one of its processes that hold channels; one is started where there is none; without Ray."""
 
-from test_channel_starter import DEADLINE_S, a_worker, events, starter, wait_until, works
+from test_channel_starter import a_worker, events, starter, works
 
 from rlinf.scheduler import Channel
 from rlinf_scheduler.channel import Starter
 from rlinf_scheduler.comm.promise import Promise
+from waits import DEADLINE_S, wait_until
 
 __all__ = ["events", "starter"]
 

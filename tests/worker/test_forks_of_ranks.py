@@ -27,7 +27,7 @@ def status_of(child):
     """How a child ends; None if it does not."""
     descriptor = os.pidfd_open(child)
     try:
-        if not select.select([descriptor], [], [], 20)[0]:
+        if not select.select([descriptor], [], [], DEADLINE_S)[0]:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return None

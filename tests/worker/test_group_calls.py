@@ -386,7 +386,7 @@ def test_nested_tensors_are_arguments_and_results(group, layout):
         assert parts_of(received) == parts_of(sent)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("part", [(Call, "start"), (Payload, "frames_for"), (Messenger, "request")])
 def test_a_call_that_cannot_be_sent_fails_at_once(group, monkeypatch, part):
     def fails(*_args, **_options):
@@ -399,7 +399,7 @@ def test_a_call_that_cannot_be_sent_fails_at_once(group, monkeypatch, part):
     assert len(wait(group.train("b"))) == 4
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(60)
 def test_a_result_that_cannot_be_sent_fails_its_call_at_once(group, monkeypatch):
     large = "x" * (1 << 20)  # it would lie in shared memory
     with monkeypatch.context() as patch:

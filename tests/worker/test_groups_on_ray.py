@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from rlinf_scheduler.errors import (
     WorkerDied,
     WorkerError,
 )
-from waits import seen
+from waits import seen, wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -31,11 +30,11 @@ def probes(ray_cluster):
 
 
 def test_results_come_in_rank_order(probes):
-    assert probes.add(1, b=2).wait(30) == [13, 14, 15, 16]
+    assert probes.add(1, b=2).wait(60) == [13, 14, 15, 16]
 
 
 def test_every_rank_knows_who_it_is(probes):
-    who = probes.who().wait(30)
+    who = probes.who().wait(60)
     assert [w["rank"] for w in who] == [w["_rank"] for w in who] == [0, 1, 2, 3]
     assert [w["local_rank"] for w in who] == [0, 1, 0, 1]
     assert [w["node_rank"] for w in who] == [0, 0, 1, 1]
@@ -45,11 +44,11 @@ def test_every_rank_knows_who_it_is(probes):
 
 
 def test_a_worker_has_one_thread_of_the_librarys(probes):
-    assert probes.threads().wait(30) == [[f"comm-probes:{rank}"] for rank in range(4)]
+    assert probes.threads().wait(60) == [[f"comm-probes:{rank}"] for rank in range(4)]
 
 
 def test_methods_run_on_the_main_thread(probes):
-    assert all(w["main_thread"] for w in probes.who().wait(30))
+    assert all(w["main_thread"] for w in probes.who().wait(60))
 
 
 def test_a_child_that_a_thread_of_a_rank_forks_ends_where_it_leaves_that_thread(probes):
@@ -58,7 +57,7 @@ def test_a_child_that_a_thread_of_a_rank_forks_ends_where_it_leaves_that_thread(
 
 def test_the_environment_is_what_torch_distributed_reads(probes):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "CUDA_VISIBLE_DEVICES")
-    environments = probes.environment(*names, "MASTER_ADDR", "MASTER_PORT").wait(30)
+    environments = probes.environment(*names, "MASTER_ADDR", "MASTER_PORT").wait(60)
     assert [[e[name] for name in names] for e in environments] == [
         ["0", "4", "0", "2", "0", "0"],
         ["1", "4", "0", "2", "0", "1"],
@@ -69,28 +68,28 @@ def test_the_environment_is_what_torch_distributed_reads(probes):
 
 
 def test_a_breakpoint_is_ours_although_ray_sets_its_own(probes):
-    assert probes.breakpoint_hook().wait(30) == ["Breakpoints"] * 4
+    assert probes.breakpoint_hook().wait(60) == ["Breakpoints"] * 4
 
 
 def test_execute_on_reaches_these_ranks_only_and_changes_nothing(probes):
-    assert probes.execute_on(3, 1).add(0).wait(30) == [13, 11]
-    assert probes.add(0).wait(30) == [10, 11, 12, 13]
+    assert probes.execute_on(3, 1).add(0).wait(60) == [13, 11]
+    assert probes.add(0).wait(60) == [10, 11, 12, 13]
     for bad in ((4,), (-1,), (0, 0), (), (True,)):
         with pytest.raises(PlacementError):
             probes.execute_on(*bad)
-    assert probes.add(0).wait(30) == [10, 11, 12, 13]
+    assert probes.add(0).wait(60) == [10, 11, 12, 13]
 
 
 def test_an_exception_arrives_with_its_traceback_and_the_driver_goes_on(probes):
     with pytest.raises(WorkerError, match=r"rank 2 of 'probes' raised in fail_on\(\)") as caught:
-        probes.fail_on(2).wait(30)
+        probes.fail_on(2).wait(60)
     assert "raise LookupError" in caught.value.remote_traceback
     assert isinstance(caught.value.cause, LookupError)
-    assert probes.add(0).wait(30) == [10, 11, 12, 13]
+    assert probes.add(0).wait(60) == [10, 11, 12, 13]
 
 
 def test_failures_can_be_had_as_values(probes):
-    results = probes.fail_on(1).results(return_exceptions=True, timeout_s=30)
+    results = probes.fail_on(1).results(return_exceptions=True, timeout_s=60)
     assert [results[0], *results[2:]] == [0, 2, 3]
     assert isinstance(results[1], WorkerError)
     assert results[1].rank == 1
@@ -98,24 +97,24 @@ def test_failures_can_be_had_as_values(probes):
 
 def test_an_exception_that_cannot_be_pickled_still_arrives_as_text(probes):
     with pytest.raises(WorkerError, match="OnlyHere") as caught:
-        probes.execute_on(0).raise_unpicklable().wait(30)
+        probes.execute_on(0).raise_unpicklable().wait(60)
     assert caught.value.cause is None
 
 
 def test_a_result_that_cannot_be_sent_is_the_calls_failure(probes):
     with pytest.raises(WorkerError, match="lock"):
-        probes.execute_on(0).unpicklable().wait(30)
-    assert probes.execute_on(0).add(0).wait(30) == [10]
+        probes.execute_on(0).unpicklable().wait(60)
+    assert probes.execute_on(0).add(0).wait(60) == [10]
 
 
 def test_any_text_in_an_exception_arrives_and_the_worker_lives_on(probes):
     with pytest.raises(WorkerError, match=r"a name like"):
-        probes.raise_half_a_surrogate_pair().wait(30)
-    assert probes.add(0).wait(30) == [10, 11, 12, 13]
+        probes.raise_half_a_surrogate_pair().wait(60)
+    assert probes.add(0).wait(60) == [10, 11, 12, 13]
 
 
 def test_a_waiting_coroutine_outlives_a_garbage_collection(probes):
-    assert probes.execute_on(0).wait_through_a_collection().wait(30) == ["went on"]
+    assert probes.execute_on(0).wait_through_a_collection().wait(60) == ["went on"]
 
 
 def test_an_unknown_method_is_named_at_once_with_the_nearest(probes):
@@ -128,14 +127,14 @@ def test_a_wait_that_passes_its_deadline_names_the_missing_ranks(probes):
     with pytest.raises(ResultTimeout, match=r"probes\.hold\(\).*probes:1"):
         pending.wait(0.01)
     assert not pending.done()
-    probes.execute_on(1).let_go().wait(30)
-    assert pending.wait(30) == [1]
+    probes.execute_on(1).let_go().wait(60)
+    assert pending.wait(60) == [1]
 
 
 def test_coroutines_run_side_by_side_on_one_rank(probes):
     first = probes.execute_on(0).rendezvous(2)
     second = probes.execute_on(0).rendezvous(2)
-    assert first.wait(30) == second.wait(30) == [2]
+    assert first.wait(60) == second.wait(60) == [2]
 
 
 def test_results_can_be_awaited(probes):
@@ -152,19 +151,19 @@ def test_results_can_be_awaited(probes):
 
 def test_large_arguments_and_results_are_every_ranks_own(probes):
     values = np.arange(1 << 20, dtype=np.uint8)
-    results = probes.echo({"values": values, "rest": "x"}).wait(30)
+    results = probes.echo({"values": values, "rest": "x"}).wait(60)
     for rank, result in enumerate(results):
         result["values"] += rank
     assert [(result["values"] - rank == values).all() for rank, result in enumerate(results)] == [True] * 4
 
 
 def test_a_worker_sees_the_same_cluster(probes):
-    assert probes.topology_seen().wait(30) == [(2, 8)] * 4
+    assert probes.topology_seen().wait(60) == [(2, 8)] * 4
 
 
 def test_log_lines_arrive_before_the_result(probes, caplog):
     with caplog.at_level("INFO", logger="rlinf.worker"):
-        probes.log("here I am").wait(30)
+        probes.log("here I am").wait(60)
     lines = [record.getMessage() for record in caplog.records if record.name == "rlinf.worker.probes"]
     assert sorted(lines) == [f"[probes:{rank}] here I am" for rank in range(4)]
 
@@ -222,7 +221,7 @@ def test_a_tensor_is_received_in_place(probes):
     sent = probes[0].send_tensor_to("probes", 3)
     # Both import torch first, which takes long on a busy machine.
     (tensor,) = probes[3].recv_tensor_from("probes", 0).wait(150)
-    sent.wait(30)
+    sent.wait(60)
     assert tensor.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 
 
@@ -240,9 +239,9 @@ def test_a_killed_rank_ends_pending_and_later_calls(ray_cluster):
     group = Probe.create_group().launch(ray_cluster, placement_strategy=strategy, name="mortal")
     pending = group.die(1)
     with pytest.raises(WorkerDied, match="rank 1 of 'mortal' died"):
-        pending.wait(30)
+        pending.wait(60)
     with pytest.raises(WorkerDied, match="rank 1 of 'mortal'"):
-        group.add(1).wait(30)
+        group.add(1).wait(60)
     group.terminate()
 
 
@@ -255,13 +254,8 @@ def test_two_groups_cannot_have_one_name(ray_cluster, probes):
 
 def test_a_failure_that_nobody_waits_for_is_logged(probes, caplog, monkeypatch):
     monkeypatch.setattr("rlinf_scheduler.worker.group_calls.UNREAD_GRACE_S", 0.05)
-    logged = threading.Event()
-    monkeypatch.setattr(caplog.handler, "emit", lambda record: (logged.set(), caplog.records.append(record)))
     unread = probes.fail_on(2)
-    assert logged.wait(20)
-    assert "no such thing on rank 2" in caplog.records[-1].getMessage()
+    wait_until(lambda: any("no such thing on rank 2" in each for each in caplog.messages))
     assert "of 4 ranks have answered" in repr(unread)
-    logged.clear()
     probes.fail_on(1)  # whose result is dropped at once
-    assert logged.wait(20)
-    assert "no such thing on rank 1" in caplog.records[-1].getMessage()
+    wait_until(lambda: any("no such thing on rank 1" in each for each in caplog.messages))

@@ -40,7 +40,7 @@ def robot():
 
 def test_a_worker_finds_its_accelerators(forked_job):
     group = Probe.create_group().launch(forked_job, FlexiblePlacementStrategy([[0], [5, 6]]), name="armed")
-    assert group.find_hardware().wait(30) == [
+    assert group.find_hardware().wait(60) == [
         (Accelerator("simulated", 0, "0"),),
         (Accelerator("simulated", 1, "5"), Accelerator("simulated", 2, "6")),
     ]
@@ -48,13 +48,13 @@ def test_a_worker_finds_its_accelerators(forked_job):
 
 def test_a_worker_on_a_bare_node_finds_nothing(forked_job):
     group = Probe.create_group().launch(forked_job, NodePlacementStrategy([1]), name="bare")
-    assert group.find_hardware().wait(30) == [()]
+    assert group.find_hardware().wait(60) == [()]
 
 
 def test_each_worker_finds_its_own_robot(forked_job, robot):
     checked = {"node_rank": 0, "address": "127.0.0.1", "port": robot, "check": "tcp"}
     group = launch(forked_job, arms(checked, {"node_rank": 1, "address": "10.0.0.8"}), "two-arms")
-    found = group.find_hardware().wait(30)
+    found = group.find_hardware().wait(60)
     assert [hardware[0].address for hardware in found] == ["127.0.0.1", "10.0.0.8"]
 
 

@@ -72,7 +72,7 @@ def start(ray_address):
 @pytest.fixture
 def foreign(ray_address, start):
     """Start a Ray program that is not ours."""
-    return lambda count, wait_s=20: start("-c", FOREIGN, ray_address, count, wait_s)
+    return lambda count, wait_s=60: start("-c", FOREIGN, ray_address, count, wait_s)
 
 
 # Other tests keep devices; here all are free.
@@ -88,7 +88,7 @@ def test_a_second_job_is_refused_by_the_name_of_the_first_and_gets_the_devices_w
     assert "simulated 1-2 of node 0" in refusal
     assert f"(process {first.process.pid} on" in refusal
     assert second.tell("launch", "0", 0)[0] == "done"
-    second.say("launch", "3", 60)
+    second.say("launch", "3", 120)
     first.process.kill()
     assert second.answer()[0] == "done"
 

@@ -2,22 +2,20 @@
 
 import threading
 
-import pytest
-
 from rlinf_scheduler.host.host import Hosting
 from rlinf_scheduler.host.protocol import HostSpec
 
 DEADLINE_S = 60.0
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_whose_io_thread_ends_does_not_wait_for_calls_any_more(new_messenger, secret):
     driver = new_messenger("driver")
     here = driver.endpoint
     spec = HostSpec("launch", "actor", 1, here, here, secret, "127.0.0.1", False, True, (), 30, 60.0)
     hosting = Hosting(spec)
-    calls = threading.Thread(target=hosting.calls.run, args=(object(),), daemon=True)
+    calls = threading.Thread(target=hosting.calls.run, daemon=True)
     calls.start()
+    assert calls.is_alive()
 
     def die():
         raise SystemExit("the I/O thread")

@@ -10,7 +10,7 @@ NAMES = ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "RANK")
 
 def seen(job, strategy, **options):
     group = Probe.create_group().launch(job, strategy, **options)
-    return [tuple(e.values()) for e in group.environment(*NAMES).wait(30)]
+    return [tuple(e.values()) for e in group.environment(*NAMES).wait(60)]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.ray
 def seen(cluster, strategy, *names, **options):
     group = Probe.create_group().launch(cluster, strategy, **options)
     try:
-        return [tuple(e.values()) for e in group.environment(*names).wait(30)]
+        return [tuple(e.values()) for e in group.environment(*names).wait(60)]
     finally:
         group.terminate()
 
@@ -71,7 +71,7 @@ def started(ray_cluster):
     seen(ray_cluster, FlexiblePlacementStrategy([[1, 2], [7]]), name="isolated")
     found = {}
     while len(found) < 2:
-        event = events.get(timeout=30)
+        event = events.get(timeout=60)
         if isinstance(event, WorkerStarted) and event.group == "isolated":
             found[event.rank] = event.devices
     return found
@@ -163,10 +163,10 @@ def test_the_first_launch_of_a_job_waits_in_no_io_thread_for_a_head_that_does_no
     monkeypatch.setattr(processes, "withdraw_of_the_dead", look)
     with Session(ClusterSecret.generate(), "driver") as session:
         session.service(Processes)
-        assert begun.wait(30)
+        assert begun.wait(60)
         assert not looked.is_set()
         answers.set()
-        assert looked.wait(30)
+        assert looked.wait(60)
 
 
 def test_a_head_that_does_not_answer_is_asked_for_job_servers_within_a_deadline(ray_cluster, monkeypatch):

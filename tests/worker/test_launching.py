@@ -18,6 +18,7 @@ from ray_workers import (
 )
 
 import slow_errors
+from alarms import alarms
 from forked_job import ForkedProcess
 from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy, Worker
 from rlinf_scheduler.errors import (
@@ -29,8 +30,12 @@ from rlinf_scheduler.errors import (
     WorkerDied,
 )
 from rlinf_scheduler.events import WorkerLost, WorkerStarted
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.worker import launch
 from slow_errors import SlowError
-from waits import wait_until
+from waits import DEADLINE_S, wait_until
+
+__all__ = ["alarms"]
 
 
 class Heard:
@@ -72,26 +77,12 @@ def test_the_names_of_a_launch_that_failed_are_free_however_long_its_processes_t
     assert again.add(1).wait(60) == [1]
 
 
-class Interrupted(Exception):
-    pass
-
-
 @pytest.mark.interrupted
-def test_a_terminate_that_was_interrupted_can_be_made_again(forked_job, pair, monkeypatch):
-    monkeypatch.setattr("rlinf_scheduler.worker.supervision.STOP_GRACE_S", 10.0)
-
-    def interrupt(_signal, _frame):
-        raise Interrupted
-
+def test_a_terminate_that_was_interrupted_can_be_made_again(forked_job, pair, alarms, monkeypatch):
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.STOP_GRACE_S", DEADLINE_S)
     pair.hold_the_process()
     wait_until(lambda: all(pair.is_held().wait(60)))  # so that the ranks do not end by themselves
-    former = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with pytest.raises(Interrupted):  # noqa: PT012 - on a busy machine it comes before the call
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            pair.terminate()
-    finally:
-        signal.signal(signal.SIGALRM, former)
+    assert not alarms(seed=1, max_delay_s=0.2).interrupt(pair.terminate)
     assert forked_job.living == 2
     monkeypatch.setattr("rlinf_scheduler.worker.supervision.STOP_GRACE_S", 0.1)
     pair.terminate()
@@ -193,10 +184,20 @@ def test_an_argument_that_cannot_be_sent_is_an_error_before_anything_starts(fork
         Probe.create_group(threading.Lock()).launch(forked_job, name="unsendable")
 
 
-def test_a_launch_that_is_late_says_which_rank_waits_for_what(forked_job):
+def test_a_launch_that_is_late_says_which_rank_waits_for_what(forked_job, monkeypatch):
+    assign, reached = launch._Launch._assign, [protocol.READY, protocol.CONSTRUCTING]
+
+    def assign_long_ago(launching):
+        assign(launching)
+        wait_until(lambda: [state for _, state in launching._reached()] == reached)
+        launching._started_at -= DEADLINE_S
+
+    monkeypatch.setattr(launch._Launch, "_assign", assign_long_ago)
     strategy = PackedPlacementStrategy(0, 1)
     with pytest.raises(LaunchTimeout, match=r"rank 1 on node 0 .*: still in __init__") as caught:
-        NeverReady.create_group(1).launch(forked_job, placement_strategy=strategy, launch_timeout_s=1.5)
+        NeverReady.create_group(1).launch(
+            forked_job, placement_strategy=strategy, launch_timeout_s=DEADLINE_S
+        )
     assert "rank 0" not in str(caught.value)
 
 

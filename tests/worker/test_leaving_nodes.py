@@ -246,7 +246,8 @@ def test_a_rank_that_may_move_hears_of_less_time_and_is_back_elsewhere(forked_jo
     left_s = group[1].time_left()
     nodes.drain(LONG_S)
     assert left_s.wait(DEADLINE_S)[0] > LONG_S / 2
-    nodes.drain(10 * SHORT_S)
-    wait_until(lambda: group[1].time_left().wait(DEADLINE_S)[0] < 10 * SHORT_S)
+    nodes.drain(DEADLINE_S / 2)
+    wait_until(lambda: group[1].time_left().wait(DEADLINE_S)[0] < DEADLINE_S / 2)
+    nodes.drain(SHORT_S)
     returned = nodes.next(WorkerReturned)
     assert (returned.rank, returned.node_rank) == (1, 0)

@@ -264,9 +264,13 @@ def test_listeners_get_lines_as_events(speaking):
     events = []
     speaking.session.bus.subscribe(events.append)
     launch(speaking).say("a", "b").wait(DEADLINE_S)
-    wait_until(lambda: any(isinstance(event, WorkerPrinted) for event in events))
-    (event,) = (event for event in events if isinstance(event, WorkerPrinted))
-    assert (event.group, event.rank, event.lines) == ("speaker", 0, ("a", "b"))
+
+    def lines():  # it may be looked at between the two
+        printed = [event for event in events if isinstance(event, WorkerPrinted)]
+        return [(event.group, event.rank, line) for event in printed for line in event.lines]
+
+    wait_until(lambda: len(lines()) == 2)
+    assert lines() == [("speaker", 0, "a"), ("speaker", 0, "b")]
 
 
 def test_a_forked_child_logs_as_its_rank(speaking, capsys):
@@ -346,11 +350,16 @@ def test_a_folder_that_is_deleted_while_it_is_taken_is_made_again(tmp_path, monk
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", deleted_before)
-    before = os.listdir("/proc/self/fd")
     held = output.open_folder(folder)
     assert folder.is_dir()
-    assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    assert descriptors_of(folder) == [held]
     os.close(held)
+
+
+def descriptors_of(path):
+    """Those that this process has of a path, also of what had it before."""
+    links = ((int(each), os.path.realpath(f"/proc/self/fd/{each}")) for each in os.listdir("/proc/self/fd"))
+    return [descriptor for descriptor, link in links if link.startswith(str(path))]
 
 
 def test_a_rank_that_can_have_no_file_runs_all_the_same(forked_job, tmp_path):

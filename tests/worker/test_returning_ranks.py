@@ -318,17 +318,17 @@ def test_restart_brings_another_process_while_a_function_still_decides(forked_jo
 
     def decide(_lost):
         asked.set()
-        may_answer.wait(30)
+        may_answer.wait(60)
         return "fail"
 
     group = launch(forked_job, "undecided", on_failure=decide)
     kill(group, 1)
-    assert asked.wait(30)
+    assert asked.wait(60)
     group.restart(1)
     may_answer.set()
     assert [each.num_restarts for each in group.health()] == [0, 1]
     # What it said came too late: it was about a death that is mended.
-    assert [who[:3] for who in group.who().wait(20)] == [(0, 2, 0), (1, 2, 1)]
+    assert [who[:3] for who in group.who().wait(60)] == [(0, 2, 0), (1, 2, 1)]
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "ignore", "restart"])
@@ -349,10 +349,12 @@ def test_restart_brings_another_process_whatever_the_policy(forked_job, on_failu
 
 
 def test_a_restart_that_is_late_says_so_and_goes_on(forked_job):
-    group = launch(forked_job, "late back")
+    group, goes_on = launch(forked_job, "late back"), threading.Event()
+    forked_job.processes.on_start = lambda: goes_on.wait(60)
     for timeout_s in (0, 0.01):  # the second one finds it under way
         with pytest.raises(LaunchTimeout, match=f"rank 1 is not back after {timeout_s} s"):
             group.restart(1, timeout_s=timeout_s)
+    goes_on.set()
     assert group.execute_on(1).who().wait(60)[0][:3] == (1, 2, 1)
 
 
@@ -372,6 +374,7 @@ def test_peers_get_peer_died_or_wait_for_the_return_if_they_want(forked_job):
     peers = Peer.create_group().launch(forked_job, PackedPlacementStrategy(0, 2), name="peers")
     plain = peers.execute_on(0).receive("talkers", 1, False)
     patient = peers.execute_on(1).receive("talkers", 1, True)
+    wait_until(lambda: all(peers.execute_on(0, 1).waits().wait(60)))  # else the first waits for the successor
     kill(group, 1)
     assert "'talkers:1' is gone" in plain.wait(60)[0]
     group.execute_on(1).send("from the successor", "peers", 1).wait(60)

@@ -26,11 +26,11 @@ def test_a_killed_rank_comes_back_with_its_devices_and_what_it_had_on_lease_is_t
     environment = group.environment().wait(60)
     with pytest.raises(WorkerDied, match=r"rank 1 of 'immortal' died during lease_and_die\(\)"):
         group.execute_on(1).lease_and_die().wait(60)
-    with channel.lease(timeout_s=10) as lease:  # long before the lease's own time is over
+    with channel.lease(timeout_s=60) as lease:  # long before the lease's own time is over
         assert (lease.item, lease.attempt) == ("item", 2)
     assert group.environment().wait(60) == environment
     assert group.execute_on(1).loaded().wait(60) == [(5, [5.0] * 4)]
-    assert returned.wait(20)
+    assert returned.wait(60)
     births = {pid: birth_of(pid) for *_, pid in group.who().wait(60)}
     group.terminate()
     wait_until(lambda: not any(birth and birth_of(pid) == birth for pid, birth in births.items()))

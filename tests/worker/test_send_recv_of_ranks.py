@@ -23,21 +23,21 @@ def test_two_groups_exchange_any_object(pair):
     left, right = pair
     there = left.execute_on(1).exchange("right", 0, {"a": [1, (2, 3)], "b": b"x"})
     back = right.exchange("left", 1, "answer")
-    assert there.wait(30) == ["answer"]
-    assert back.wait(30) == [{"a": [1, (2, 3)], "b": b"x"}]
+    assert there.wait(60) == ["answer"]
+    assert back.wait(60) == [{"a": [1, (2, 3)], "b": b"x"}]
 
 
 def test_objects_arrive_in_the_order_of_their_sends(pair):
     left, right = pair
     sent = left.execute_on(0).send_many("right", 0, 200)
-    assert right.recv_many("left", 0, 200).wait(30) == [list(range(200))]
-    sent.wait(30)
+    assert right.recv_many("left", 0, 200).wait(60) == [list(range(200))]
+    sent.wait(60)
 
 
 def test_a_recv_that_nobody_answers_ends_at_its_deadline_naming_the_sender(pair):
     left, _ = pair
     with pytest.raises(WorkerError, match="right:0"):
-        left.execute_on(0).recv_with_timeout("right", 0, 0.2).wait(30)
+        left.execute_on(0).recv_with_timeout("right", 0, 0.2).wait(60)
 
 
 def test_a_group_launched_again_under_its_name_is_found_and_not_taken_for_the_dead_one(pair, forked_job):
@@ -47,6 +47,6 @@ def test_a_group_launched_again_under_its_name_is_found_and_not_taken_for_the_de
             forked_job, placement_strategy=PackedPlacementStrategy(5, 5), name="again"
         )
         received = again.exchange("left", 0, "hello")
-        assert left.execute_on(0).exchange("again", 0, "back").wait(30) == ["hello"]
-        assert received.wait(30) == ["back"]
+        assert left.execute_on(0).exchange("again", 0, "back").wait(60) == ["hello"]
+        assert received.wait(60) == ["back"]
         again.terminate()

@@ -72,7 +72,7 @@ class Router(Worker):
         process_id = CoreGroup.plain(self.engines)._shared.rank(rank).endpoint.process_id
         messenger.submit(lambda: messenger.peers.lose(messenger.peers.by_id[process_id], "it is garbled"))
         try:
-            held.wait(10.0)
+            held.wait(DEADLINE_S)
         except SchedulerError as error:
             return type(error).__name__, str(error)
         return None

@@ -32,25 +32,25 @@ def test_every_rank_gets_every_version_whole(groups):
 
 def test_a_dead_publisher_is_noticed_and_another_takes_over(groups, forked_job):
     learner, actors = groups
-    learner.publish(5).wait(30)
-    assert actors.fetch().wait(30) == [(5, [5.0])] * 4
-    assert {kind for kind, _ in actors.fetch_error(min_version=6, timeout_s=0.2).wait(30)} == {"CommTimeout"}
+    learner.publish(5).wait(60)
+    assert actors.fetch().wait(60) == [(5, [5.0])] * 4
+    assert {kind for kind, _ in actors.fetch_error(min_version=6, timeout_s=0.2).wait(60)} == {"CommTimeout"}
     waiting = actors.fetch_error(min_version=6)
     with pytest.raises(WorkerDied):
-        learner.die().wait(30)
-    for kind, text in waiting.wait(30):
+        learner.die().wait(60)
+    for kind, text in waiting.wait(60):
         assert (kind, "weights/weights-of-a-test" in text) == ("PeerDied", True)
     successor = Learner.create_group().launch(
         forked_job, placement_strategy=PackedPlacementStrategy(6, 7), name="successor"
     )
-    successor.execute_on(0).publish(6).wait(30)
-    assert actors.fetch().wait(30) == [(6, [6.0])] * 4
+    successor.execute_on(0).publish(6).wait(60)
+    assert actors.fetch().wait(60) == [(6, [6.0])] * 4
     other = Learner.create_group().launch(
         forked_job, placement_strategy=PackedPlacementStrategy(1, 1), name="other"
     )
     with pytest.raises(WorkerError, match="'weights/weights-of-a-test' is taken, by process 'successor:0'"):
-        other.publish(7).wait(30)
-    successor.execute_on(1).publish(7).wait(30)
-    assert actors.fetch().wait(30) == [(7, [7.0])] * 4
+        other.publish(7).wait(60)
+    successor.execute_on(1).publish(7).wait(60)
+    assert actors.fetch().wait(60) == [(7, [7.0])] * 4
     successor.terminate()
     other.terminate()

@@ -34,7 +34,7 @@ class Actor(Worker):
         super().__init__()
         self.weights = {"w": np.full(SHAPE, -1, np.float32)}
 
-    def fetch(self, min_version=None, timeout_s=30):
+    def fetch(self, min_version=None, timeout_s=60):
         version = self.fetch_weights(NAME, self.weights, min_version=min_version, timeout_s=timeout_s)
         return version, np.unique(self.weights["w"]).tolist()
 
@@ -46,7 +46,7 @@ class Actor(Worker):
 
     async def fetch_beside(self, min_version):
         into = {"w": np.empty(SHAPE)}
-        return await self.fetch_weights(NAME, into, min_version=min_version, async_op=True, timeout_s=30)
+        return await self.fetch_weights(NAME, into, min_version=min_version, async_op=True, timeout_s=60)
 
     def fetch_error(self, **options):
         try:
