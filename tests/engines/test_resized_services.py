@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from test_rollout_service import DEADLINE_S, SLOW, Service, counted, engines_of
+from test_rollout_service import DEADLINE_S, HELD, Service, counted, engines_of
 
 from rlinf_scheduler.events import RankDrained
 from tiny_engine import TinyEngine
@@ -20,11 +20,13 @@ def drained_in(job, group):
 
 
 def test_a_service_that_grows_and_shrinks_under_load_answers_each_request_once(job):
-    service = Service(job, 2, SLOW, max_requests=8)
+    service = Service(job, 2, HELD, max_requests=8)
     drained = drained_in(job, service.group)
     more = service.group.grow(2)
     asked = [service.ask(start, 20) for start in range(150)]
     serving = service.group.execute_on(*more).serve(service.channel)
+    wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 0)  # all have some
+    service.let_go()
     assert service.group.shrink(ranks=[0, 2]) == (0, 2)
     asked += [service.ask(start, 20) for start in range(150, 200)]
     answers = [each.wait(DEADLINE_S) for each in asked]
@@ -42,13 +44,14 @@ def test_a_service_that_grows_and_shrinks_under_load_answers_each_request_once(j
 def begun(service, *starts):
     """Requests that rank 0 has begun, and a second rank that serves too."""
     (late,) = service.group.grow(1)
+    service.group.execute_on(late).let_go().wait(DEADLINE_S)
     asked = [service.ask(start, 300) for start in starts]
     wait_until(lambda: service.group[0].tokens().wait(DEADLINE_S)[0] > len(starts))
     return asked, service.group.execute_on(late).serve(service.channel)
 
 
 def test_what_does_not_finish_in_half_of_the_time_goes_on_elsewhere_with_what_it_has(job):
-    service = Service(job, 1, partial(TinyEngine, token_s=0.02, step=1))
+    service = Service(job, 1, partial(TinyEngine, step=1, hold_at=9))
     asked, serving = begun(service, 0, 5000)
     assert service.group.shrink(ranks=[0], drain_s=6) == (0,)
     answers = [each.wait(DEADLINE_S) for each in asked]
@@ -68,7 +71,7 @@ class Stuck(TinyEngine):
 
 
 def test_what_a_rank_has_that_is_ended_by_force_is_answered_by_another(job):
-    service = Service(job, 1, partial(Stuck, token_s=0.02, step=1))
+    service = Service(job, 1, partial(Stuck, step=1, hold_at=9))
     drained = drained_in(job, service.group)
     asked, serving = begun(service, 0, 5000)
     assert service.group.shrink(ranks=[0], drain_s=0.5) == (0,)

@@ -25,6 +25,8 @@ from waits import wait_until
 DEADLINE_S = 60.0
 COUNTS = partial(TinyEngine, step=1)  # without weights of somebody else's it counts by one
 SLOW = partial(TinyEngine, token_s=0.002, step=1)
+# Nothing ends before the test lets it, however late the test comes to look at what runs.
+HELD = partial(SLOW, hold_at=5)
 
 
 class Service:
@@ -40,6 +42,9 @@ class Service:
         if options.get("weights") is None:  # else they wait for these
             num_waiting = num_ranks * min(16, options.get("max_requests", 64))
             wait_until(lambda: self.channel.stats().num_getters == num_waiting)
+
+    def let_go(self):
+        self.group.let_go().wait(DEADLINE_S)
 
     def ask(self, start, num_tokens, **sampling):
         return self.client.begin([start], Sampling(num_tokens, **sampling))[0]
@@ -70,7 +75,7 @@ def test_samples_are_answered_with_tokens_versions_and_why_they_end(job):
 
 
 def test_a_short_sample_does_not_wait_for_a_long_one(job):
-    service = Service(job, 1, SLOW)
+    service = Service(job, 1, HELD)
     long = service.ask(0, 5000)
     assert service.ask(0, 3).wait(DEADLINE_S).generation.token_ids == (1, 2, 3)
     assert not long.done()
@@ -93,10 +98,11 @@ def test_what_cannot_be_answered_fails_alone(job):
 
 
 def test_requests_are_taken_by_their_tokens_and_what_finds_no_room_waits_for_nobody_who_is_full(job):
-    service = Service(job, 2, SLOW, max_tokens=100)
+    service = Service(job, 2, HELD, max_tokens=100)
     large = [service.ask(0, 89) for _ in range(2)]  # one fills a rank
     wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 0)
     small = [service.ask(0, 19) for _ in range(12)]
+    service.let_go()
     assert all(answer.wait(DEADLINE_S).generation.finish_reason == "length" for answer in small)
     assert {each.wait(DEADLINE_S).answered_by for each in large} == {"rollout:0", "rollout:1"}
     served = service.end()
@@ -113,10 +119,11 @@ def test_a_bound_on_requests_is_kept(job):
 
 
 def test_what_a_killed_rank_had_is_answered_by_another(job):
-    service = Service(job, 2, SLOW)
+    service = Service(job, 2, HELD)
     asked = [service.ask(start, 150) for start in range(0, 1600, 100)]
     wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 10)
     os.kill(service.group.pid().wait(DEADLINE_S)[1], signal.SIGKILL)
+    service.group.execute_on(0).let_go().wait(DEADLINE_S)
     answers = [each.wait(DEADLINE_S) for each in asked]
     assert all(counted(answer, start) for answer, start in zip(answers, range(0, 1600, 100), strict=True))
     assert [len(answer.generation.token_ids) for answer in answers] == [150] * 16
@@ -127,7 +134,7 @@ def test_what_a_killed_rank_had_is_answered_by_another(job):
 
 
 def test_a_request_goes_on_with_the_tokens_that_its_dead_rank_has_kept(job):
-    service = Service(job, 2, SLOW, keep_every=5)
+    service = Service(job, 2, HELD, keep_every=5)
     actor = Actor.create_group().launch(job, PackedPlacementStrategy(4, 4), name="actor")
     asked = service.client.begin([0], Sampling(400))[0]
     partial_queue = ("partial", asked.request.request_id)
@@ -136,6 +143,7 @@ def test_a_request_goes_on_with_the_tokens_that_its_dead_rank_has_kept(job):
     rank = tokens.index(max(tokens))
     actor.publish(3).wait(DEADLINE_S)
     service.group.execute_on(1 - rank).update_weights("policy").wait(DEADLINE_S)
+    service.group.execute_on(1 - rank).let_go().wait(DEADLINE_S)
     os.kill(service.group.execute_on(rank).pid().wait(DEADLINE_S)[0], signal.SIGKILL)
     answer = asked.wait(DEADLINE_S)
     generation = answer.generation
@@ -168,19 +176,21 @@ def test_what_was_kept_of_a_request_that_fails_is_left_in_no_queue(job):
 
 @pytest.mark.parametrize("mode", ["keep", "abort"])
 def test_every_token_has_the_version_that_made_it_when_weights_change_under_load(job, mode):
-    service = Service(job, 2, partial(TinyEngine, token_s=0.001), weights="policy")
+    service = Service(job, 2, partial(TinyEngine, token_s=0.001, hold_at=50), weights="policy")
     actor = Actor.create_group().launch(job, PackedPlacementStrategy(4, 4), name="actor")
     actor.publish(1).wait(DEADLINE_S)
     asked = [service.ask(start, 300) for start in range(12)]
     paused_s = []
     for version in (2, 3, 4, 5):
-        before = sum(service.group.tokens().wait(DEADLINE_S))
-        wait_until(lambda before=before: sum(service.group.tokens().wait(DEADLINE_S)) > before)
+        # Each has some of the version before.
+        there = 12 * (1 + 50 * (version - 2)) + 12
+        wait_until(lambda there=there: sum(service.group.tokens().wait(DEADLINE_S)) >= there)
         updates = service.group.update_weights("policy", version, mode=mode)
         actor.publish(version).wait(DEADLINE_S)
         for update in updates.wait(DEADLINE_S):
             assert update.version == version
             paused_s.append(update.paused_s)
+    service.let_go()
     answers = [each.wait(DEADLINE_S) for each in asked]
     for start, answer in enumerate(answers):
         versions = answer.generation.versions
@@ -233,22 +243,24 @@ def test_an_engine_has_shared_devices_while_it_has_requests_and_sleeps_else(job)
 
 
 def test_an_update_that_fails_leaves_the_version_before_in_use(job):
-    service = Service(job, 1, SLOW)
+    service = Service(job, 1, HELD)
     actor = Actor.create_group().launch(job, PackedPlacementStrategy(4, 4), name="actor")
     actor.publish_other(7).wait(DEADLINE_S)
     asked = service.ask(0, 200)
     with pytest.raises(WorkerError, match=r"version 0 is in use: .*does not fit"):
         service.group.update_weights("other").wait(DEADLINE_S)
+    service.let_go()
     generation = asked.wait(DEADLINE_S).generation
     assert set(generation.versions) == {0}
     service.end()
 
 
 def test_a_rank_is_drained_and_what_it_hands_back_goes_on_elsewhere(job):
-    service = Service(job, 2, SLOW)
+    service = Service(job, 2, HELD)
     asked = [service.ask(0, 300) for _ in range(8)]
     wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 8)
     service.group.execute_on(0).drain(finish=False).wait(DEADLINE_S)
+    service.group.execute_on(1).let_go().wait(DEADLINE_S)
     answers = [each.wait(DEADLINE_S) for each in asked]
     assert {answer.answered_by for answer in answers} == {"rollout:1"}
     assert all(counted(answer, 0) and len(answer.generation.token_ids) == 300 for answer in answers)
@@ -258,10 +270,11 @@ def test_a_rank_is_drained_and_what_it_hands_back_goes_on_elsewhere(job):
 
 
 def test_a_rank_whose_engine_is_closed_hands_back_what_it_has_and_takes_no_more(job):
-    service = Service(job, 2, SLOW)
+    service = Service(job, 2, HELD)
     asked = [service.ask(0, 300) for _ in range(8)]
     wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 8)
     service.group.execute_on(0).close().wait(DEADLINE_S)
+    service.group.execute_on(1).let_go().wait(DEADLINE_S)
     asked += [service.ask(0, 3) for _ in range(8)]
     answers = [each.wait(DEADLINE_S) for each in asked]
     assert {answer.answered_by for answer in answers} == {"rollout:1"}
@@ -278,10 +291,12 @@ def test_an_engine_that_does_not_get_its_first_weights_is_closed(job):
 
 
 def test_a_drained_rank_finishes_what_it_has_if_it_may(job):
-    service = Service(job, 1, SLOW)
+    service = Service(job, 1, HELD)
     asked = [service.ask(0, 100) for _ in range(4)]
     wait_until(lambda: service.group.tokens().wait(DEADLINE_S)[0] > 8)
-    service.group.drain().wait(DEADLINE_S)
+    draining = service.group.drain()
+    service.let_go()
+    draining.wait(DEADLINE_S)
     assert service.serving.wait(DEADLINE_S)[0].num_answered == 4
     assert all(each.done() or each.wait(DEADLINE_S) for each in asked)
     late = service.ask(0, 1)
@@ -311,7 +326,7 @@ def test_a_rank_whose_engine_dies_goes_on_with_a_new_one_that_has_the_newest_wei
 
 
 def test_engines_that_die_too_often_are_named_and_their_requests_go_elsewhere(job):
-    service = Service(job, 2, SLOW, max_engine_restarts=0)
+    service = Service(job, 2, HELD, max_engine_restarts=0)
     asked = [service.ask(0, 200) for _ in range(8)]
     wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 8)
     with pytest.raises(WorkerError, match="rollout:0 serves channel 'requests' already"):
@@ -320,6 +335,7 @@ def test_engines_that_die_too_often_are_named_and_their_requests_go_elsewhere(jo
     failed = service.serving.results(return_exceptions=True, timeout_s=DEADLINE_S)
     assert ["the counter is gone: it was told to die" in str(each) for each in failed] == [True] * 2, failed
     poison.cancel()
+    service.let_go()
     again = service.group.serve(service.channel)
     assert all(counted(each.wait(DEADLINE_S), 0) for each in asked)
     service.channel.close()
@@ -383,8 +399,11 @@ def test_the_samples_of_a_prompt_and_the_turns_of_a_conversation_go_to_one_engin
 
 
 def test_what_finds_no_room_where_its_prefix_is_goes_elsewhere(job):
-    service = Service(job, 2, SLOW, max_requests=2)
-    answers = service.client.generate([0], Sampling(100), n=4, timeout_s=DEADLINE_S)
+    service = Service(job, 2, HELD, max_requests=2)
+    asked = service.client.begin([0], Sampling(100), n=4)
+    wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 0)
+    service.let_go()
+    answers = [each.wait(DEADLINE_S) for each in asked]
     assert sorted(engines_of(answers).values()) == [2, 2]
     conversation = service.client.conversation([0])
     rank = int(conversation.generate(Sampling(1), DEADLINE_S).answered_by[-1])

@@ -5,6 +5,7 @@ the version sees in the tokens themselves which weights made each.
 """
 
 import asyncio
+import math
 
 import torch
 
@@ -17,10 +18,20 @@ KILLER = VOCABULARY - 1
 
 
 class TinyEngine:
-    """Says a token of each of its requests every `token_s`; the prompt KILLER kills it."""
+    """Says a token of each of its requests every `token_s`; the prompt KILLER kills it.
 
-    def __init__(self, token_s=0.0, step=0):
+    Args:
+        hold_at: after so many tokens for each version that it has had a request stands still, until `lets_go`.
+
+    Attributes:
+        lets_go: of all engines of this process, whether no request stands still any more.
+    """
+
+    lets_go = False
+
+    def __init__(self, token_s=0.0, step=0, hold_at=math.inf):
         self.version = 0
+        self.hold_at = hold_at
         self.weights = {"step": torch.tensor([step])}
         self.token_s = token_s
         self.paused_s = 0.0
@@ -53,12 +64,13 @@ class TinyEngine:
             raise EngineError(f"request '{name}' runs already")
         request.check_vocabulary(VOCABULARY)
         last, left = (request.prompt_ids + request.output_ids)[-1], request.remaining
+        made = len(request.output_ids)
         self._running[name] = len(request.prompt_ids + request.output_ids)
         self.most_running = max(self.most_running, len(self._running))
         try:
             while left:
                 await asyncio.sleep(self.token_s)
-                while not self._going.is_set() and name not in self._aborted:
+                while self._stands(made) and name not in self._aborted and self._dead is None:
                     await self._next_change()
                 if self._dead is not None or request.prompt_ids == (KILLER,):
                     self._dead = self._dead or EngineDead("the counter", reason="it was told to die")
@@ -68,6 +80,7 @@ class TinyEngine:
                     return
                 last = (last + int(self.weights["step"])) % VOCABULARY
                 left -= 1
+                made += 1
                 self._running[name] += 1
                 stops = last in request.sampling.stop_token_ids
                 reason = "stop" if stops else "length" if not left else None
@@ -77,6 +90,10 @@ class TinyEngine:
         finally:
             del self._running[name]
             self._aborted.discard(name)
+
+    def _stands(self, made):
+        is_held = made >= self.hold_at * max(1, self.version) and not TinyEngine.lets_go
+        return is_held or not self._going.is_set()
 
     async def _next_change(self):
         await asyncio.sleep(0.001)  # what a real engine has a scheduler for
