@@ -62,6 +62,19 @@ def test_where_both_are_refused_both_are_named(environment):
         joined(RIGHT, environment(ours=WRONG, home="wrong-as-well"))
 
 
+def test_a_ray_that_is_too_busy_to_answer_at_once_has_refused_no_token(environment):
+    asked = []
+
+    def busy(question):
+        if b"authorization" in question:
+            asked.append(question)
+        return b"" if len(asked) == 1 else as_ray(RIGHT)(question)
+
+    with listening(busy) as (host, port):
+        assert authentication_at(f"{host}:{port}", environment(home=RIGHT), 60).token.value == RIGHT
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize("mode", [None, "disabled"])
 @pytest.mark.parametrize("place", ["variable", "file", "home", None])
 def test_a_ray_without_a_token_is_joined_without_whatever_lies_there(environment, mode, place):

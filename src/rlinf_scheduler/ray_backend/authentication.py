@@ -236,6 +236,7 @@ def authentication_at(address: str, environment: Mapping[str, str], timeout_s: f
     """
     if _is_asked_by_ray_alone(environment):
         return Access()
+    deadline = time.monotonic() + timeout_s
     mode = environment.get(MODE_VARIABLE, "").strip().lower()
     if _patient_answer(address, timeout_s) is GcsAnswer.ACCEPTED:
         if mode == TOKEN:
@@ -248,17 +249,18 @@ def authentication_at(address: str, environment: Mapping[str, str], timeout_s: f
         raise ClusterError(
             f"the Ray at {address} asks for a token (mode 'token'), and here {MODE_VARIABLE}={mode} is set: unset it"
         )
-    return Access(TOKEN, _accepted_token(address, find_tokens(environment)))
+    return Access(TOKEN, _accepted_token(address, find_tokens(environment), deadline))
 
 
-def _accepted_token(address: str, tokens: Sequence[RayToken]) -> RayToken:
+def _accepted_token(address: str, tokens: Sequence[RayToken], deadline: float) -> RayToken:
     if not tokens:
         raise ClusterError(
             f"the Ray at {address} asks for a token (mode 'token'), and there is none here: {PLACES} were looked at; "
             f"copy the token of the machine where that Ray was started into {OWN_FILE}, with mode 0600"
         )
     for token in tokens:
-        if ask_gcs(*host_and_port(address), token.value, _ATTEMPT_TIMEOUT_S) is GcsAnswer.ACCEPTED:
+        # A Ray that is busy has refused nobody.
+        if _patient_answer(address, deadline - time.monotonic(), token.value) is GcsAnswer.ACCEPTED:
             return token
     refused = " and ".join(map(str, tokens))
     other = f", or set {TOKEN_VARIABLE}" if tokens[0].path is not None else ""
@@ -282,15 +284,15 @@ def _is_asked_by_ray_alone(environment: Mapping[str, str]) -> bool:
     return _is_on(environment, _TLS_VARIABLE) or _is_on(environment, KUBERNETES_VARIABLE)
 
 
-def _patient_answer(address: str, timeout_s: float) -> GcsAnswer:
-    """What a Ray says to somebody without a token."""
+def _patient_answer(address: str, timeout_s: float, token: str | None = None) -> GcsAnswer:
+    """What a Ray says to somebody with a token or without one: whether it lets them in."""
     host, port = host_and_port(address)
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while True:
         # Not longer than the time that is left, though long enough to be answered.
         left_s = max(_SHORTEST_ATTEMPT_S, deadline - time.monotonic())
-        answer = ask_gcs(host, port, None, min(_ATTEMPT_TIMEOUT_S, left_s))
+        answer = ask_gcs(host, port, token, min(_ATTEMPT_TIMEOUT_S, left_s))
         if answer in (GcsAnswer.ACCEPTED, GcsAnswer.REFUSED):
             return answer
         if time.monotonic() >= deadline:
@@ -299,7 +301,7 @@ def _patient_answer(address: str, timeout_s: float) -> GcsAnswer:
                 if answer is GcsAnswer.NOBODY
                 else f"what listens at {address} does not answer as a Ray does"
             )
-            raise ClusterTimeout(f"{what}, after {timeout_s:.1f} s")
+            raise ClusterTimeout(f"{what}, after {max(timeout_s, 0.0):.1f} s")
         pause.wait(min(_ATTEMPT_PAUSE_S, max(0.0, deadline - time.monotonic())))
 
 
