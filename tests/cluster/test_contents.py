@@ -58,11 +58,11 @@ def test_weights_are_told_with_the_version_that_their_publisher_has_now(session)
 def test_driver_and_workers_see_the_same_of_the_job(driver):
     group = Publisher.create_group().launch(driver, PackedPlacementStrategy(0, 0), name="publisher")
     Channel.create("listed", maxsize=3)
-    group.publish(5).wait(30)
+    group.publish(5).wait(60)
     assert driver.groups["publisher"] == GroupEntry("publisher", 1)
     assert driver.channels["listed"].maxsize == 3
     assert driver.weights == {"listed": PublishedWeights("listed", 5, {"publisher:0": 24})}
-    ((groups, channels, weights),) = group.look().wait(30)
+    ((groups, channels, weights),) = group.look().wait(60)
     assert (groups, channels) == (sorted(driver.groups), sorted(driver.channels))
     assert weights == driver.weights
     assert "listed" not in groups

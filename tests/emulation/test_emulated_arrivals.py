@@ -18,7 +18,7 @@ from rlinf_scheduler.mailbox import open_mailbox
 from rlinf_scheduler.observe.timekeeping import LINK, TIMES
 from rlinf_scheduler.session import set_current
 from rlinf_scheduler.weights import open_weights
-from waits import wait_until
+from waits import seen, wait_until
 
 DEADLINE_S = 60.0
 DELAY_S = 0.15
@@ -209,20 +209,19 @@ def test_weights_cross_from_their_publisher():
 def test_what_a_link_holds_up_is_said_by_why_and_noted_in_traces():
     with Members(emulated(mbps=8, delay_s=1.5)) as members:
         rollout, actor = members.join("rollout:0"), members.join("actor:0")
-        waiting = recv(actor, rollout)
-        sent = send(rollout, actor, np.zeros(1 << 20, np.uint8))
-        wait_until(lambda: any(each.left_s for each in actor.messenger.arrivals.on_their_way()))
-        (note,) = actor.messenger.arrivals.on_their_way()
-        assert (note.source, note.kind, note.bytes_per_s) == ("rollout:0", "message", RATE)
-        assert note.size_bytes >= 1 << 20
-        spans = []
-        before = TIMES.span_file
+        spans, before = [], TIMES.span_file
         TIMES.trace(spans.append)
         try:
+            waiting = recv(actor, rollout)
+            sent = send(rollout, actor, np.zeros(1 << 20, np.uint8))
+            arrivals = actor.messenger.arrivals
+            (note,) = seen(arrivals.on_their_way, lambda there: any(each.left_s for each in there))
             assert len(waiting.wait()) == 1 << 20
             sent.wait()
         finally:
             TIMES.trace(before)
+        assert (note.source, note.kind, note.bytes_per_s) == ("rollout:0", "message", RATE)
+        assert note.size_bytes >= 1 << 20
         (span,) = [each for each in spans if each.kind == LINK]
         assert span.name.startswith("the emulated link rollout:0 -> actor:0: 1 MiB")
         assert span.ended - span.began >= 1.5 + (1 << 20) / RATE

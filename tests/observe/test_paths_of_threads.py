@@ -5,6 +5,7 @@ from timed_workers import CHANNEL, Collector, Learner
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf_scheduler.observe.report import ask_report
+from waits import wait_until
 
 DEADLINE_S = 60.0
 NUM_STEPS, BATCH, EACH_S = 6, 2, 0.03
@@ -17,15 +18,16 @@ def steps(job):
         job, PackedPlacementStrategy(0, 0), name="collector", max_concurrency=2
     )
     actor = Learner.create_group().launch(job, PackedPlacementStrategy(0, 0), name="learner")
-    Channel.create(CHANNEL)
-    end = Channel.create("end")
+    channel, end = Channel.create(CHANNEL), Channel.create("end")
 
     def run():
         busy = rollout.keep_busy("end")
-        collecting = rollout.collect(NUM_STEPS * BATCH, EACH_S)
         for _ in range(NUM_STEPS):
-            actor.update(BATCH).wait(DEADLINE_S)
-        collecting.wait(DEADLINE_S)
+            updating = actor.update(BATCH)
+            # What is there already would not be waited for.
+            wait_until(lambda: "waits  learner:0" in str(channel.explain()))
+            rollout.collect(BATCH, EACH_S).wait(DEADLINE_S)
+            updating.wait(DEADLINE_S)
         report = ask_report(job.session, "learner.update")
         end.put(None)
         busy.wait(DEADLINE_S)

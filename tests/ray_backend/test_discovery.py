@@ -13,6 +13,7 @@ from rlinf_scheduler.config.fleet_file import read_fleet
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 from rlinf_scheduler.hardware.devices import Device
 from rlinf_scheduler.planning import Node
+from rlinf_scheduler.ray_backend import authentication, lost_nodes
 from rlinf_scheduler.ray_backend.backend import wait_for_nodes
 from rlinf_scheduler.ray_backend.nodes import fleet_of
 from rlinf_scheduler.ray_backend.probe import (
@@ -94,8 +95,16 @@ def test_devices_of_the_vendors_tool_stand_beside_their_entries_of_the_mask():
     assert node.as_node().visible == ("5", "4")
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """What is there is waited for, however busy it is."""
+    for limit in ("_SHORTEST_ATTEMPT_S", "_ATTEMPT_TIMEOUT_S"):
+        monkeypatch.setattr(authentication, limit, 60.0)
+    monkeypatch.setattr(lost_nodes, "_LOOK_S", 60.0)
+
+
 @pytest.mark.ray
-def test_too_few_nodes_are_an_error_at_the_deadline_that_lists_those_there(ray_cluster):
+def test_too_few_nodes_are_an_error_at_the_deadline_that_lists_those_there(ray_cluster, patient):
     address = ray_cluster.topology.nodes[0].ip
     with pytest.raises(ClusterTimeout, match="3 nodes were asked for and 2 are there") as caught:
         wait_for_nodes(3, 0.3)
@@ -103,7 +112,7 @@ def test_too_few_nodes_are_an_error_at_the_deadline_that_lists_those_there(ray_c
 
 
 @pytest.mark.ray
-def test_what_was_waited_for_before_counts_against_the_deadline(ray_cluster):
+def test_what_was_waited_for_before_counts_against_the_deadline(ray_cluster, patient):
     with pytest.raises(ClusterTimeout, match="3 nodes were asked for"):
         wait_for_nodes(3, 100, begun=time.monotonic() - 200)
 

@@ -29,7 +29,7 @@ for _ in range(2):
     asking.sendall(json.dumps([os.getpid(), sys.argv, __name__, other.getsockname()[1] != port]).encode())
     asking.close()
 """
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def idle(*arguments):

@@ -7,7 +7,7 @@ import pytest
 from fake_gcs import as_ray, listening
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
-from rlinf_scheduler.ray_backend import addresses, backend, leaving, raylets
+from rlinf_scheduler.ray_backend import addresses, authentication, backend, leaving, raylets
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,8 @@ def test_one_that_was_found_and_refuses_can_be_passed_over(monkeypatch):
 
 def test_one_that_accepts_and_has_no_node_here_is_told_at_the_deadline(tmp_path, monkeypatch):
     monkeypatch.setattr(raylets, "_PROC", tmp_path)
+    for limit in ("_SHORTEST_ATTEMPT_S", "_ATTEMPT_TIMEOUT_S"):  # this process may be held up
+        monkeypatch.setattr(authentication, limit, 60.0)
     with (
         listening(as_ray()) as (host, port),
         pytest.raises(ClusterTimeout, match="this machine is no node of"),

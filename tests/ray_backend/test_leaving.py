@@ -67,8 +67,9 @@ class StuckRay:
 
     def _shutdown(self):
         self.leaves.set()
-        if self.interrupts:
-            signal.pthread_kill(self.interrupts, signal.SIGINT)
+        interrupts, self.interrupts = self.interrupts, 0  # once: who is interrupted may begin to leave anew
+        if interrupts:
+            signal.pthread_kill(interrupts, signal.SIGINT)
         self.goes_on.wait(DEADLINE_S)
 
 

@@ -13,8 +13,8 @@ import pytest
 from fake_gcs import as_ray, listening
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 from rlinf_scheduler.proc import held, living, marked, send, wait_for_ends
+from rlinf_scheduler.ray_backend import this_node
 from rlinf_scheduler.ray_backend.this_node import (
-    MARK_VARIABLE,
     NodeOptions,
     keep_record,
     processes_of,
@@ -32,8 +32,8 @@ def running(record):
 
 
 def left(machine):
-    """What runs of a node that did not start."""
-    return marked(MARK_VARIABLE, machine.said()["environment"][MARK_VARIABLE])
+    """What runs of a node that did not start: all of it has the test's home."""
+    return marked("HOME", machine["HOME"])
 
 
 def test_a_head_asks_for_a_token_that_is_made_and_is_told_its_rank(machine, private):
@@ -82,7 +82,8 @@ def test_a_ray_that_would_refuse_the_node_is_not_tried(machine, tmp_path):
     assert not (tmp_path / "said").exists()
 
 
-def test_a_port_that_is_taken_is_told_before_anything_is_started(machine, tmp_path):
+def test_a_port_that_is_taken_is_told_before_anything_is_started(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(this_node, "_ASKED_S", 60.0)
     for answer, what in ((as_ray(), "a Ray listens"), (lambda question: b"", "something listens")):
         with listening(answer) as (host, port), pytest.raises(ClusterError, match=f"{what} at {host}:{port}"):
             start_node(NodeOptions(ip=host, port=port), machine)

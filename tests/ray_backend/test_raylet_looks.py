@@ -10,28 +10,48 @@ from fake_gcs import SETTINGS, listening
 from rlinf_scheduler.ray_backend import lost_nodes
 from rlinf_scheduler.ray_backend.lost_nodes import HEAD, NodeLooks, ask_raylets, check_patience, what_is_gone
 
+PATIENCE_S = 60.0
+
 
 @pytest.fixture
 def places():
     """Where a raylet answers, where one is stopped, and where none is any more."""
     with contextlib.ExitStack() as stack:
         stopped = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        with socket.create_server(("127.0.0.1", 0)) as ended:
-            nobody = ended.getsockname()
+        ended = stack.enter_context(socket.socket())  # whose port nobody else is given
+        ended.bind(("127.0.0.1", 0))
         answers = stack.enter_context(listening(lambda _: SETTINGS, wants=b"PRI * HTTP/2.0"))
-        yield {"answers": answers, "stopped": stopped.getsockname(), "ended": nobody}
+        yield {"answers": answers, "stopped": stopped.getsockname(), "ended": ended.getsockname()}
 
 
-def test_a_connection_that_is_taken_is_no_answer(places):
-    assert ask_raylets(places, 1.0) == ({"ended"}, {"answers"})
+@pytest.fixture
+def patient(places, monkeypatch):
+    """Looks wait for who answers, however late; for who never does, not."""
+
+    def ask(raylets, _):
+        mute = {name: place for name, place in raylets.items() if place == places["stopped"]}
+        others = {name: place for name, place in raylets.items() if name not in mute}
+        both = ask_raylets(others, PATIENCE_S), ask_raylets(mute, 0.1)
+        return tuple(one | other for one, other in zip(*both, strict=True))
+
+    monkeypatch.setattr(lost_nodes, "ask_raylets", ask)
+    return ask
 
 
-def test_nobody_asks_ray_while_its_head_does_not_answer(places, monkeypatch):
+def test_a_connection_that_is_taken_is_no_answer(places, patient):
+    assert patient(places, None) == ({"ended"}, {"answers"})
+
+
+def test_who_does_not_answer_hides_nobody_else(places):
+    ended, answering = ask_raylets(places, 1.0)
+    assert (ended, answering - {"answers"}) == ({"ended"}, set())
+
+
+def test_nobody_asks_ray_while_its_head_does_not_answer(places, patient, monkeypatch):
     def asked():
         raise AssertionError("whoever asks waits for a minute")
 
     monkeypatch.setattr(lost_nodes.ray, "nodes", asked)
-    monkeypatch.setattr(lost_nodes, "_LOOK_S", 1.0)
     looks = NodeLooks("{}:{}".format(*places["stopped"]))
     looks.raylets = dict(places)
     seen = looks(["answers", "ended"], ["stopped"])
@@ -42,7 +62,7 @@ def test_nobody_asks_ray_while_its_head_does_not_answer(places, monkeypatch):
     assert set(NodeLooks("{}:{}".format(*places["ended"]))([]).refusing) == {HEAD}
 
 
-def test_a_head_that_is_gone_before_it_answers_a_look_is_seen_by_the_next_one(places, monkeypatch):
+def test_a_head_that_is_gone_before_it_answers_a_look_is_seen_by_the_next_one(places, patient, monkeypatch):
     dies, questions = threading.Event(), []
 
     def ask():
@@ -65,13 +85,14 @@ def test_a_head_that_is_gone_before_it_answers_a_look_is_seen_by_the_next_one(pl
     assert questions == [looks._asked] * 2, "one question at a time"
     dies.set()
     questions[0].result(60)
+    monkeypatch.setattr(lost_nodes, "_LOOK_S", PATIENCE_S)
     with listening(lambda _: SETTINGS, wants=b"PRI * HTTP/2.0") as head:
         looks.address = "{}:{}".format(*head)
         assert looks(["answers"]).gone == {"answers": "Ray does not know it any more"}
     assert looks._asked is not questions[0]
 
 
-def test_what_is_gone_is_told_by_rays_list_or_sooner_by_the_raylets(places):
+def test_what_is_gone_is_told_by_rays_list_or_sooner_by_the_raylets(places, patient):
     asked = [
         {"NodeID": name, "NodeManagerAddress": host, "NodeManagerPort": port}
         for name, (host, port) in places.items()

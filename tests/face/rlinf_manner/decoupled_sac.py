@@ -200,6 +200,13 @@ class Runner:
             except asyncio.QueueEmpty:
                 return found
 
+    def metrics_of_all(self):
+        """What every environment has told, once each has: one may be slow."""
+        found = []
+        while len({each["rank"] for each in found}) < self.env.world_size:
+            found.append(self.channels["EnvMetric"].get(timeout_s=self.config["wait_s"]))
+        return found
+
     def run(self):
         self.update_rollout_weights()
         env = self.env.interact(
@@ -220,6 +227,7 @@ class Runner:
             (metrics,) = training.wait()
             history.append(metrics)
             self.update_rollout_weights()
+        told = self.metrics_of_all()
         self.env.stop().wait()
         ended = env.wait()
         self.rollout.stop().wait()
@@ -228,7 +236,7 @@ class Runner:
         return {
             "history": history,
             "ended": ended,
-            "env": self.metrics("EnvMetric"),
+            "env": told + self.metrics("EnvMetric"),
             "versions": [each["version"] for each in self.metrics("RolloutMetric")],
         }
 
