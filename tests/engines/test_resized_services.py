@@ -38,6 +38,7 @@ def test_a_service_that_grows_and_shrinks_under_load_answers_each_request_once(j
     served = [each for part in (service.serving, serving) for each in part.wait(DEADLINE_S)]
     assert sum(each.num_answered for each in served) == 200
     assert sum(each.num_handed_back for each in served) == 0
+    wait_until(lambda: len(drained) == 2)
     assert [(each.rank, each.forced) for each in drained] == [(0, False), (2, False)]
 
 
@@ -78,6 +79,7 @@ def test_what_a_rank_has_that_is_ended_by_force_is_answered_by_another(job):
     answers = [each.wait(DEADLINE_S) for each in asked]
     assert all(counted(answer, start) for answer, start in zip(answers, (0, 5000), strict=True))
     assert [(each.answered_by, each.attempt) for each in answers] == [("rollout:1", 2)] * 2
+    wait_until(lambda: drained)
     assert [(each.rank, each.forced) for each in drained] == [(0, True)]
     service.channel.close()
     serving.wait(DEADLINE_S)
