@@ -49,9 +49,16 @@ def test_what_is_to_run_soon_runs_at_once_on_the_thread_unless_something_waits_b
 
 def test_timers_run_in_the_order_of_their_times(loop):
     seen, done = [], threading.Event()
-    loop.call_later(0.06, done.set)
-    loop.call_later(0.04, lambda: seen.append("late"))
-    loop.call_later(0.02, lambda: seen.append("early"))
+
+    def begin():
+        running, moment = loop.now, loop.now()
+        loop.now = lambda: moment
+        loop.call_later(0.06, done.set)
+        loop.call_later(0.04, lambda: seen.append("late"))
+        loop.call_later(0.02, lambda: seen.append("early"))
+        loop.now = running
+
+    run_on(loop, begin)
     assert done.wait(DEADLINE_S)
     assert seen == ["early", "late"]
 

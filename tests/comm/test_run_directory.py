@@ -25,8 +25,10 @@ from rlinf_scheduler.tracing.span_file_folder import hold_folder
 
 
 @pytest.fixture(autouse=True)
-def base(monkeypatch):
+def base(monkeypatch, tmp_path_factory):
     """The directory for temporary files; its path is short enough for a socket."""
+    # A process's first is made where `tempdir` says, and is for the tests after this one too.
+    tmp_path_factory.getbasetemp()
     with tempfile.TemporaryDirectory(dir="/tmp") as path:
         monkeypatch.setattr(tempfile, "tempdir", path)
         yield Path(path)
