@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from alarms import interrupted_at
 from disks import PAGE_BYTES
 from effort import tries
+from open_files import open_within
 from rlinf_scheduler import record_log
 from rlinf_scheduler.comm import disk
 from rlinf_scheduler.durable import checkpoint_files
@@ -161,10 +162,9 @@ def test_on_a_full_disk_the_file_before_stays_and_nothing_else(small_disk):
     write(path)
     for leave_pages in (0, 1, 2, 3):
         small_disk.fill(leave_pages * PAGE_BYTES)
-        descriptors = os.listdir("/proc/self/fd")
         with pytest.raises(CheckpointError, match=r"it cannot be written: .*No space left"):
             write(path, [[bytes(PAGE_BYTES)]] * 4)
-        assert os.listdir("/proc/self/fd") == descriptors
+        assert open_within(path.parent) == []
         small_disk.clear()
         assert read(path) == RECORDS
         assert os.listdir(small_disk.path) == ["file"]
@@ -176,7 +176,6 @@ def test_on_a_full_disk_the_file_before_stays_and_nothing_else(small_disk):
 @pytest.mark.parametrize("work", [write, read])
 def test_an_interruption_at_any_instruction_leaves_no_file_open(path, work):
     write(path)
-    descriptors = os.listdir("/proc/self/fd")
 
     def attempt():
         work(path)
@@ -185,7 +184,7 @@ def test_an_interruption_at_any_instruction_leaves_no_file_open(path, work):
         is_interrupted = interrupted_at(
             number, attempt, [checkpoint_files.__file__, record_log.__file__, disk.__file__]
         )
-        assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+        assert open_within(path.parent) == []
         assert read(path) == RECORDS
         if not is_interrupted:
             return

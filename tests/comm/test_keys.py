@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from comm_peers import serve_echo
+from open_files import descriptors
 from rlinf_scheduler.comm import ClusterSecret, Messenger
 from rlinf_scheduler.comm.transport.identity import ClusterTls, Identity
 from rlinf_scheduler.errors import PeerDied
+from waits import wait_until
 
 DEADLINE_S = 60.0
 KEY = bytes(range(97, 129))
@@ -83,6 +85,6 @@ def test_a_process_that_was_handed_it_shows_it_to_nobody(secret, start_process):
 
 
 def test_the_key_of_its_connections_leaves_no_file_behind(secret):
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     ClusterTls(secret)
-    assert set(os.listdir("/proc/self/fd")) == before
+    wait_until(lambda: descriptors() <= before)  # others in this process may open some for a moment

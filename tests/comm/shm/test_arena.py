@@ -12,6 +12,7 @@ import pytest
 
 import arena_peers
 from arena_peers import OWNER, lease
+from open_files import open_twins
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.shm import ledger
@@ -591,13 +592,13 @@ def test_a_block_whose_object_cannot_be_written_is_free(arena):
 def test_another_file_is_not_taken_for_an_arena(arena, tmp_path):
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     pipe = os.pipe()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_twins(descriptor, *pipe, arena.fd)
     for fd in (descriptor, pipe[0], pipe[1], 10_000):
         with pytest.raises((ValueError, OSError)):
             open_arena(OWNER.process_id, os.getpid(), fd)
     with pytest.raises(ValueError, match="the arena of another process"):
         open_arena("0" * 32, os.getpid(), arena.fd)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_twins(descriptor, *pipe, arena.fd) == before
     for fd in (descriptor, *pipe):
         os.close(fd)
 
@@ -634,10 +635,10 @@ def test_what_comes_from_the_arena_of_a_gone_owner_does_not_keep_it_open(arena, 
 
 
 def test_an_arena_that_is_not_used_any_more_leaves_no_descriptor_and_no_slot(arena, opened):
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_twins(arena.fd)
     held = lease(opened, arena, arena.allocate(10))
     assert len(arena._table.slots()) == 1
     opened.forget(OWNER.process_id)
     del held
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_twins(arena.fd) == before
     assert len(arena._table.slots()) == 0

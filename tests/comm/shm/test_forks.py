@@ -10,6 +10,7 @@ import pytest
 
 import arena_peers
 from arena_peers import OWNER, eventually, lease
+from open_files import descriptors
 from rlinf_scheduler.comm.shm import kernel
 from rlinf_scheduler.comm.shm.arena import Arena
 from rlinf_scheduler.comm.shm.foreign import COPIED_BYTES, clear_dead_slots
@@ -233,11 +234,12 @@ def test_a_child_holds_by_itself_what_its_parent_could_not_hold_for_it(arena, op
 
 def test_a_fork_leaves_the_parent_no_descriptor_and_no_slot(arena, opened):
     arrays = full_of(arena, opened, 7)
-    before = len(os.listdir("/proc/self/fd")), len(arena._table.slots())
+    open_before, num_slots = descriptors(), len(arena._table.slots())
     for _ in range(3):
         Child().end()
     clear_dead_slots(arena.fd, arena._table)
-    assert (len(os.listdir("/proc/self/fd")), len(arena._table.slots())) == before
+    assert len(arena._table.slots()) == num_slots
+    eventually(lambda: descriptors() <= open_before)  # others in this process may open some for a moment
     arrays.clear()
 
 
