@@ -83,7 +83,7 @@ def wait_until(condition, messenger):
 
 def parked(job):
     """The readers that wait at the index for a version."""
-    return [reader for waiting in job.index._waiting.values() for reader in waiting]
+    return [reader for waiting in list(job.index._waiting.values()) for reader in list(waiting)]
 
 
 def hold_up_copies(monkeypatch, weights, messenger):

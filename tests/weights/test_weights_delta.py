@@ -205,6 +205,7 @@ def test_what_is_damaged_is_not_taken_and_the_version_comes_as_a_whole(
         flip(patched, number)
         publish(job, actor, 2)
         fetch(reader, 2)
+    wait_until(lambda: sum(actor.copies(NAME).values()) == 1, job.messengers["actor:0"])
     num_made, whole = copies(actor)
     assert (num_made, len(whole), sum(whole.values())) == (0, 1, 1)
     assert "copied as a whole, not made of what has changed" in caplog.text

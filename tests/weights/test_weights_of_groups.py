@@ -218,7 +218,9 @@ def test_shards_of_a_killed_rank_are_read_until_its_successor_has_completed_a_ve
     del begun
     job.rank(1, 2, name="actor:1 again").publish("policy", shard(2, 1), 2)
     assert fetched(reader) == 2
-    wait_until(lambda: not any(each == endpoint.process_id for _, each in actor._versions._held), job.driver)
+    wait_until(
+        lambda: not any(each == endpoint.process_id for _, each in list(actor._versions._held)), job.driver
+    )
 
 
 def test_a_source_that_alone_has_something_and_dies_ends_the_fetch(job, monkeypatch):

@@ -26,8 +26,9 @@ def test_another_machine_gets_a_version_once(job, monkeypatch):
         assert [handle.wait() for handle in handles] == [version] * 4
         assert [numbers_in(into) for into in intos] == [{version}] * 4
         assert len(sent) == version + 1
-    held = [job.arena(f"rollout:{rank}").num_held for rank in range(4)]
-    assert sum(held) == 1, "one of them keeps the newest version for the others, and nobody an older one"
+    # One of them keeps the newest version for the others, and nobody an older one.
+    arenas = [job.arena(f"rollout:{rank}") for rank in range(4)]
+    wait_until(lambda: sum(arena.num_held for arena in arenas) == 1, job.messengers["actor:0"])
 
 
 def test_a_replica_drops_what_its_publisher_has_replaced(job):
