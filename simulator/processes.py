@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from rlinf_scheduler.channel import operation, shortcut, slot
@@ -103,9 +104,6 @@ class Processes:
     def __init__(
         self, world: World, network: Network, machines: Machines, home: Host, *, on_nodes: bool = False
     ) -> None:
-        # One telling is as the other, also in how many bytes a ticket takes.
-        operation._next_ticket = itertools.count(1).__next__
-        shortcuts._next_number = itertools.count(1).__next__
         self.kernel = Kernel(world, network, machines.session)
         self.names = Names()
         self._world = world
@@ -268,7 +266,12 @@ def errors_are_found() -> Iterator[None]:
             replaced(threading.Thread, "start", refuse_to_start),
             replaced(shortcut, "MIN_OPERATIONS", 1),
             replaced(slot, "secrets", _Keys()),
+            # One telling is as the other, also in how many bytes a ticket takes.
+            replaced(operation, "_next_ticket", itertools.count(1).__next__),
+            replaced(shortcuts, "_next_number", itertools.count(1).__next__),
             replaced(shortcut, "OwnedSocket", OwnedDatagrams),
+            # All users' threads are this one, which would keep what is its own, and the world around that, for ever.
+            replaced(shortcut, "threading", SimpleNamespace(local=SimpleNamespace)),
             replaced(shortcuts, "OwnedSocket", OwnedDatagrams),
         ):
             yield

@@ -66,11 +66,12 @@ def simulate(seed: int, machines: Machines | None = None) -> Report:
 def collected_between_stories() -> Iterator[None]:
     """Let the collector run between stories only: what it drops is said in the story, whenever it comes."""
     enabled = gc.isenabled()
-    gc.collect(1)
     gc.disable()
     try:
         yield
     finally:
+        gc.collect(0)
+        gc.collect(1)  # what the destructors of the others kept
         if enabled:
             gc.enable()
 
@@ -79,12 +80,17 @@ def run_script(
     script: Script, machines: Machines | None = None, parts: tuple[Callable[..., Part], ...] = ()
 ) -> Report:
     """Tell a story of these parts, or of all that can tell it."""
+    with collected_between_stories():
+        return _tell(script, machines or Machines(), parts or (*PARTS, *PRODUCT))
+
+
+def _tell(script: Script, machines: Machines, parts: tuple[Callable[..., Part], ...]) -> Report:
     world = World(script.seed)
     violation: str | None = None
     about: frozenset[Any] = frozenset()
     try:
-        with collected_between_stories(), errors_are_found():
-            Cluster(world, script, machines or Machines()).run(parts or (*PARTS, *PRODUCT))
+        with errors_are_found():
+            Cluster(world, script, machines).run(parts)
     except Violation as broken:
         violation, about = str(broken), broken.about
     except Exception as error:  # noqa: BLE001 - the machines under test end here, whatever they raise
