@@ -120,7 +120,6 @@ class SimulatedSocket:
         self._under_way = 0  # sent, and not read by the other end
         self._error = 0
         self._ended = False  # the other end says nothing any more
-        self._is_connected = False
 
     # -- what the product calls --------------------------------------------------------------------
 
@@ -234,7 +233,7 @@ class SimulatedSocket:
             mask |= READABLE
         if self._error:
             mask |= WRITABLE | _BROKEN
-        elif self.wire is not None and self._is_connected and self._under_way < self.wire.capacity:
+        elif self.wire is not None and self._under_way < self.wire.capacity:
             mask |= WRITABLE
         return mask
 
@@ -251,23 +250,28 @@ class SimulatedSocket:
         else:
             self._unread.append(memoryview(what))
             self.unread_bytes += len(what)
-        self._loop.poke()
+        self._loop.stir(self)
 
     def is_read(self, count: int) -> None:
         """The other end has read so much."""
         self._under_way -= count
-        self._loop.poke()
+        self._loop.stir(self)
 
     def connected(self, wire: Wire) -> None:
         """It leads to another socket now."""
         self.wire = wire
-        self._is_connected = True
-        self._loop.poke()
+        self._loop.stir(self)
+
+    def welcomes(self, acceptor: SimulatedSocket) -> None:
+        """It has another connection to be accepted, as a listener."""
+        if self.backlog is not None:
+            self.backlog.append(acceptor)
+            self._loop.stir(self)
 
     def refused(self, code: int) -> None:
         """It leads nowhere."""
         self._error = code
-        self._loop.poke()
+        self._loop.stir(self)
 
     @property
     def loop(self) -> SimulatedLoop:
@@ -311,8 +315,7 @@ class SimulatedDatagrams(SimulatedSocket):
             raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
         acceptor = SimulatedDatagrams(self._kernel, listener.process, listener.loop)
         self._other, acceptor._other = acceptor, self
-        listener.backlog.append(acceptor)
-        listener.loop.poke()
+        listener.welcomes(acceptor)
 
     def send(self, data: Any) -> int:
         thread = running()
@@ -389,7 +392,7 @@ class SimulatedDatagrams(SimulatedSocket):
 
     def arrived(self) -> None:
         """There is something to be read, or nothing more will come."""
-        self._loop.poke()
+        self._loop.stir(self)
         if self._reader is not None:
             self._reader.wake()
 
@@ -415,29 +418,39 @@ class OwnedDatagrams:
 
 
 class _Epoll:
-    """The descriptors that one process watches."""
+    """The descriptors that one process watches.
+
+    Attributes:
+        stirred: those of which something has changed since they were found not to be ready.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._wanted: dict[int, int] = {}
+        self.stirred: set[int] = set()
 
     def register(self, fd: int, events: int) -> None:
-        self._wanted[fd] = events
+        self._wanted[fd] = events | _BROKEN
+        self.stirred.add(fd)
 
     def modify(self, fd: int, events: int) -> None:
         if fd in self._wanted:
-            self._wanted[fd] = events
+            self.register(fd, events)
 
     def unregister(self, fd: int) -> None:
         self._wanted.pop(fd, None)
 
     def poll(self, _timeout_s: float = 0.0, _limit: int = 0) -> list[tuple[int, int]]:
+        stirred = self.stirred
+        if not stirred:
+            return []
         sockets = self._kernel.sockets
-        ready = []
-        for fd, wanted in self._wanted.items():
-            mask = sockets[fd].events() & (wanted | _BROKEN)
-            if mask:
-                ready.append((fd, mask))
+        ready = [
+            (fd, mask)
+            for fd, wanted in self._wanted.items()
+            if fd in stirred and (mask := sockets[fd].events() & wanted)
+        ]
+        self.stirred = {fd for fd, _ in ready}
         if len(ready) > 1:  # what was ready before comes again behind, or before
             self._kernel.draw.shuffle(ready)
         return ready
@@ -480,6 +493,11 @@ class SimulatedLoop(IoLoop):
         """Return those of some descriptors that are ready, or broken, by one question to the kernel."""
         sockets = self._kernel.sockets
         return {fd for fd in descriptors if sockets[fd].events() & (events | _BROKEN)}
+
+    def stir(self, each: SimulatedSocket) -> None:
+        """Something about one of its sockets has changed."""
+        self._epoll.stirred.add(each.fileno())
+        self.poke()
 
     def poke(self) -> None:
         """Something is there to be done, and the thread gets its turn soon; now and then it is late."""
@@ -740,8 +758,8 @@ class Kernel:
         self._wires.setdefault(wire.pair, []).append(wire)
         acceptor.address = ("10.0.0.99", 9) if dialler.family != socket.AF_UNIX else ""
         dialler.connected(wire)
-        acceptor.connected(wire)
-        listener.backlog.append(acceptor)
+        acceptor.wire = wire
+        listener.welcomes(acceptor)
 
     # -- the network ---------------------------------------------------------------------------------
 
