@@ -19,12 +19,13 @@ from rlinf_scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.transport import identity
 from rlinf_scheduler.comm.transport.peer_session import CONNECT_TIMEOUT_S, GRACE_S, OVERDUE_S, State
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import Draining, MembersNotices
 from rlinf_scheduler.weights.index_service import IndexService
 from simulator.host import Host
-from simulator.kernel import Kernel, OwnedDatagrams
+from simulator.kernel import Kernel, OwnedDatagrams, SimulatedKey
 from simulator.machines import Machines
 from simulator.network import Network
 from simulator.script import NUM_NODES
@@ -269,6 +270,7 @@ def errors_are_found() -> Iterator[None]:
             # One telling is as the other, also in how many bytes a ticket takes.
             replaced(operation, "_next_ticket", itertools.count(1).__next__),
             replaced(shortcuts, "_next_number", itertools.count(1).__next__),
+            replaced(identity, "Ed25519PublicKey", SimpleNamespace(from_public_bytes=SimulatedKey)),
             replaced(shortcut, "OwnedSocket", OwnedDatagrams),
             # All users' threads are this one, which would keep what is its own, and the world around that, for ever.
             replaced(shortcut, "threading", SimpleNamespace(local=SimpleNamespace)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -313,7 +313,10 @@ class WeightsReader(HandleUsers):
         step, group = call.step, self._group
         newest = self._wanted[step.number] = group.complete
         self._before[step.number] = newest, group.known_launch, group.changes
-        into = self._into[step.number] = state_of(-1, group.num_values)
+        into = self._into[step.number] = {
+            "weight": np.full(group.num_values, -1),
+            "bias": np.full(3, -1),
+        }
         limit_s = None if step.timeout_us is None else step.timeout_us / 1e6
         fetch = partial(self.weights.fetch, NAME, into, timeout_s=limit_s)
         if step.queue != NEXT and (limit_s is None or newest < 0):
@@ -664,9 +667,11 @@ def code_of(launch: int, version: int) -> int:
     return launch * 1_000_000 + version
 
 
-def state_of(code: int, num_values: int, spread: int = 1) -> dict[str, Any]:
+@lru_cache(8)
+def state_of(code: int, num_values: int, spread: int) -> dict[str, Any]:
     """Return weights, each of which is a number: of the last version that has changed it, one of `spread`."""
     weight = np.empty(num_values, np.int64)
     for first in range(spread):
         weight[first::spread] = code - (code - first) % spread
+    weight.flags.writeable = False  # whoever asks has the same
     return {"weight": weight, "bias": np.full(3, code, np.int64)}

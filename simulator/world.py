@@ -66,7 +66,8 @@ class Process:
 
     def later(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
         """Do something after a while, unless this process dies before."""
-        self.world.schedule(self.world.now_us + delay_us, self, action, args)
+        world = self.world
+        world.schedule(world.now_us + delay_us, self, action, args)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` after so many seconds, unless what is returned is cancelled."""
@@ -163,16 +164,16 @@ class World:
         """What was to be a look does something else, too: the world does not rest before it."""
         self._looks.discard(number)
 
-    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+    def run(self, until: Callable[[], bool] | None = None) -> None:
         """Let everything happen that is to happen, or what happens until a condition holds.
 
         Raises:
             Violation: the world does not come to rest.
         """
-        events = self._events
-        while len(events) > len(self._looks) and not until():
+        events, looks = self._events, self._looks
+        while len(events) > len(looks) and (until is None or not until()):
             self.now_us, number, process, action, args = heapq.heappop(events)
-            self._looks.discard(number)
+            looks.discard(number)
             if number > MAX_EVENTS:
                 message = f"the world does not come to rest: {MAX_EVENTS} events, and more to come"
                 raise Violation(message)
