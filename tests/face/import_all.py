@@ -25,7 +25,7 @@ import stand_ins
 
 PROGRAMS = ("examples", "evaluations", "toolkits")
 USES_RLINF = re.compile(rb"^\s*(?:from|import) rlinf\b", re.MULTILINE)
-LIMIT_S = 20
+LIMIT_S = 60
 SCHEDULER = "rlinf.scheduler"
 VERSIONS = {"sglang": "0.4.6.post5", "vllm": "0.8.5"}
 # How the reason begins where our scheduler lacks something.

@@ -105,7 +105,7 @@ class Actor(ModelManager, Worker):
     def found(self, name):
         """Calls a group that it finds by its name."""
         group = WorkerGroup.from_group_name(Forgetful, name)
-        return group.execute_on(0).shutdown().wait(30), group.shutdown().consume_durations()
+        return group.execute_on(0).shutdown().wait(60), group.shutdown().consume_durations()
 
     def log(self):
         """Log by the class, as functions do that have no worker."""

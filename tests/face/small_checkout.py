@@ -34,7 +34,7 @@ FILES = {
                 ours, theirs = context.Pipe()
                 child = context.Process(target=_send, args=(theirs,))
                 child.start()
-                assert ours.poll(30), method
+                assert ours.poll(100), method
                 found.append(ours.recv())
                 child.join()
             return found
@@ -65,14 +65,14 @@ def write(folder, files=FILES):
     return folder
 
 
-def run(*command, path=(), cwd=None, options=(), env=None, timeout=60):
+def run(*command, path=(), cwd=None, options=(), env=None, timeout=200):
     """Run a program by `python -m rlinf_scheduler`, with a PYTHONPATH of these folders."""
     return plain(
         "-m", "rlinf_scheduler", *command, path=path, cwd=cwd, options=options, env=env, timeout=timeout
     )
 
 
-def plain(*command, path=(), cwd=None, options=(), env=None, timeout=60):
+def plain(*command, path=(), cwd=None, options=(), env=None, timeout=200):
     """Run a program by plain Python."""
     return subprocess.run(
         [sys.executable, *options, *map(str, command)],

@@ -19,7 +19,7 @@ class Stage(Worker):
         return channel.is_local
 
     def train(self, config):
-        return config["channel"].get(timeout_s=20)["rank"], config["channel"].empty()
+        return config["channel"].get(timeout_s=60)["rank"], config["channel"].empty()
 
     def make(self, name, *args, **options):
         channel = self.create_channel(name, *args, **options)

@@ -51,18 +51,18 @@ def test_a_routed_work_is_done_when_all_of_its_works_are_and_makes_one_result(ch
     channel.put(1, key="a")
     assert not routed.done()
     channel.put(2, key="b")
-    assert routed.wait(30) == 3
+    assert routed.wait(60) == 3
     assert routed.done()
     assert asyncio.run(routed.async_wait()) == 3
     assert calls == [[1, 2]]
-    assert AsyncRouteWork([], len).wait(30) == 0
+    assert AsyncRouteWork([], len).wait(60) == 0
 
 
 def test_what_one_work_failed_with_is_the_routed_one_s_failure(channel):
     works = [channel.get(key="a", async_op=True), channel.get(key="b", async_op=True, timeout_s=0.01)]
     channel.put(1, key="a")
     with pytest.raises(ChannelTimeout):
-        AsyncRouteWork(works, sum).wait(30)
+        AsyncRouteWork(works, sum).wait(60)
 
 
 def test_a_routed_work_of_works_that_end_at_the_same_moment_ends_once():
@@ -71,22 +71,22 @@ def test_a_routed_work_of_works_that_end_at_the_same_moment_ends_once():
     start = threading.Barrier(len(sources))
 
     def end(source):
-        start.wait(30)
+        start.wait(60)
         source.set_result(1)
 
     threads = [threading.Thread(target=end, args=(source,)) for source in sources]
     for thread in threads:
         thread.start()
-    assert routed.wait(30) == len(sources)
+    assert routed.wait(60) == len(sources)
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
 
 
 def test_cancelling_a_routed_work_cancels_its_works(channel):
     work = channel.get(async_op=True)
     assert AsyncRouteWork([work], len).cancel()
     channel.put("an item")
-    assert channel.get(timeout_s=30) == "an item"
+    assert channel.get(timeout_s=60) == "an item"
 
 
 def test_options_know_whether_they_say_anything():

@@ -1,5 +1,6 @@
 """`make rlinf`: what it makes of tests that pass, fail, hang and end their process, in a tiny checkout."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,19 +10,41 @@ import rlinf_checkout
 from small_checkout import plain, write
 
 TESTS = """
-    import os, signal, time
+    import os, pathlib, signal, time
+    import pytest
     from rlinf.runners import places
 
+    quick = pytest.mark.timeout(100)  # it may be held up
+
+    @quick
     def test_good(): assert "checkout" not in places()
+    @quick
     def test_bad(): assert 1 + 1 == 3
+    @quick
     def test_on_purpose(): raise ValueError
     def test_sleeps(): time.sleep(600)
+    @quick
     def test_ends(): os._exit(3)
     def test_stuck():
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        pathlib.Path(os.environ["STUCK"]).write_text(str(os.getpid()))
         time.sleep(600)
+    @quick
     def test_after(): pass
 """
+
+
+class Clock:
+    """Goes on by minutes at each look while the process of that number, which is in a file, is stuck."""
+
+    def __init__(self, file):
+        self._file, self._ahead_s = file, 0.0
+
+    def monotonic(self):
+        number = self._file.read_text() if self._file.exists() else ""
+        if number and Path("/proc", number).exists():
+            self._ahead_s += rlinf_checkout.SILENT_S
+        return time.monotonic() + self._ahead_s
 
 
 @pytest.fixture
@@ -39,8 +62,10 @@ def checkout(tmp_path):
 
 
 def test_every_test_has_an_outcome_and_a_hang_is_one(checkout, tmp_path, monkeypatch):
+    stuck = tmp_path / "stuck"
+    monkeypatch.setenv("STUCK", str(stuck))
     monkeypatch.setattr(rlinf_checkout, "TEST_LIMIT_S", 1)
-    monkeypatch.setattr(rlinf_checkout, "SILENT_S", 8)
+    monkeypatch.setattr(rlinf_checkout, "time", Clock(stuck))
     files = list(rlinf_checkout.test_files(checkout, []))
     assert [file.name for file in files] == ["test_none.py"]  # the only one that imports the scheduler
     some = checkout / "tests/unit_tests/test_some.py"

@@ -194,7 +194,7 @@ FAILS = """
 @pytest.mark.parametrize("how", ["by default", "values"])
 def test_a_call_that_fails_and_is_not_waited_for_ends_a_program_of_rlinfs(checkout, ray_address, how):
     write(checkout, {"fails.py": FAILS})
-    done = run("fails.py", how, cwd=checkout, env={"RAY_ADDRESS": ray_address}, timeout=120)
+    done = run("fails.py", how, cwd=checkout, env={"RAY_ADDRESS": ray_address}, timeout=240)
     assert done.returncode == 1
     assert ("a value" if how == "values" else "LookupError: no such episode") in done.stderr
     assert ("ends this driver" in done.stderr) == (how == "by default")

@@ -55,7 +55,7 @@ def test_it_is_measured_beside_and_told_at_the_next_look(monkeypatch):
     memories = DeviceMemories(lambda _delay_s, callback: callback(), submit)
     assert memories.last() == ()
     assert memories.last() == ()  # one measurement at a time
-    assert noted.wait(30)
+    assert noted.wait(60)
     (callback,) = callbacks
     callback()
     assert memories.last() == (DeviceMemory(1, 10, 30, 80),)
@@ -73,7 +73,7 @@ def test_a_driver_that_fails_hides_nothing_else(monkeypatch):
 
     memories = DeviceMemories(lambda _delay_s, callback: callback(), submit)
     memories.last()
-    assert noted.wait(30)
+    assert noted.wait(60)
     callbacks[0]()
     assert memories.last() == ()
 

@@ -21,9 +21,9 @@ from rlinf_scheduler.observe import survey
 from rlinf_scheduler.observe.outside import is_stopped
 from rlinf_scheduler.observe.survey import AskActivity, Survey
 from rlinf_scheduler.observe.why import why
-from waits import wait_until
+from waits import seen, wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 STALL_S = 0.05
 
 
@@ -60,8 +60,7 @@ def test_the_stack_of_a_rank_that_works_and_of_one_that_is_idle(group, tmp_path)
     gate = tmp_path / "gate"
     result = group.execute_on(1).work(str(gate))
     try:
-        wait_until(lambda: "runs work()" in group.stack()[1].at)
-        idle, works = group.stack()
+        idle, works = seen(group.stack, lambda both: "is idle" in both[0].at and "runs work()" in both[1].at)
     finally:
         gate.touch()
         result.wait(DEADLINE_S)
@@ -117,8 +116,10 @@ def test_the_stack_of_a_rank_whose_interpreter_is_held_and_of_one_that_is_stoppe
     held = group.execute_on(1).hold_the_interpreter(str(gate))
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: "(the GIL)" in group.stack()[1].at)
-        stopped, stuck = group.stack()
+        stopped, stuck = seen(
+            group.stack,
+            lambda both: "is stopped" in both[0].at and "(the GIL)" in both[1].at and both[1].threads,
+        )
     finally:
         os.kill(pid, signal.SIGCONT)
         gate.write_bytes(b".")

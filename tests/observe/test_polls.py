@@ -17,7 +17,7 @@ from rlinf_scheduler.session import Session
 from waits import wait_until
 
 __all__ = ["secret", "session"]
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 QUESTION = Level("test", int, int)
 
 

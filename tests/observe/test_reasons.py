@@ -28,7 +28,7 @@ from rlinf_scheduler.session import current_session
 from rlinf_scheduler.session.job_file import find_job
 from waits import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 WHY = "get_batch('trajectories', 8): 3 of 8 are there"
 
 
