@@ -68,7 +68,7 @@ def test_a_cluster_that_refuses_is_a_fault_and_not_a_crash(tmp_path, monkeypatch
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with listening(as_ray("another")) as (host, port):
-        done = CliRunner().invoke(app, ["doctor", "--address", f"{host}:{port}", "--timeout-s", "5"])
+        done = CliRunner().invoke(app, ["doctor", "--address", f"{host}:{port}", "--timeout-s", "60"])
     assert done.exit_code == 1
     assert "asks for a token (mode 'token')" in done.output
 
@@ -147,8 +147,16 @@ class Missing:
 
 @pytest.mark.ray
 def test_a_node_on_which_nothing_of_ours_starts_is_told_with_the_reason(ray_cluster, monkeypatch):
+    found = examination.wait_for_nodes
+
+    def few_soon(num_nodes, timeout_s):
+        return found(num_nodes, timeout_s if num_nodes is None else 2.0)
+
+    monkeypatch.setattr(
+        examination, "wait_for_nodes", few_soon
+    )  # a process starts in a second, or in a minute
     monkeypatch.setattr(examination, "Examiner", Missing)
-    done = CliRunner().invoke(app, ["doctor", "--num-nodes", "3", "--timeout-s", "20", "--json"])
+    done = CliRunner().invoke(app, ["doctor", "--num-nodes", "3", "--timeout-s", "200", "--json"])
     assert done.exit_code == 1
     few, *silent = (finding["problem"] for finding in json.loads(done.stdout)["findings"])
     assert "3 nodes were asked for and 2 are there" in few

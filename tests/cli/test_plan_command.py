@@ -162,7 +162,7 @@ def test_installed_command_answers_without_ray(conf):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=110,
     )
     assert shown.stdout.startswith("component")
     imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
@@ -276,7 +276,7 @@ def test_spare_nodes_are_told_of_and_take_the_place_of_a_lost_one(conf):
 )
 def test_an_output_that_is_closed_or_full_is_no_traceback(conf, output, status, said):
     command = f"{sys.executable} -m rlinf plan {conf(MIXED)} --nodes 2x4 --map {output}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=110, check=False)
     assert (done.returncode, done.stderr) == (status, said)
 
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.cli.main import app
+from waits import wait_until
 
 DEADLINE_S = 60.0
 
@@ -20,10 +21,11 @@ def rlinf_report(*arguments):
 def test_another_terminal_is_told_where_the_time_goes():
     with LocalRuntime(), ThreadPoolExecutor(1) as threads:
         channel = Channel.create("trajectories")
-        for _ in range(50):  # what is there already when somebody waits for it is no wait
-            waiting = threads.submit(channel.get, timeout_s=DEADLINE_S)
-            channel.put("one")
-            assert waiting.result() == "one"
+        waiting = threads.submit(channel.get, timeout_s=DEADLINE_S)
+        # What is there already when somebody waits for it is no wait.
+        wait_until(lambda: channel.stats().num_getters)
+        channel.put("one")
+        assert waiting.result() == "one"
         found = rlinf_report("--json")
         assert found.exit_code == 0, found.stderr
         data = json.loads(found.stdout)

@@ -27,6 +27,7 @@ def main():
         group.execute_on(1).hang()
         node = cluster.topology.nodes[1].node_id
         drain(node, 10 * DEADLINE_S)
+        next_of(events, "NodeDraining")
         next_of(events, "GroupResized")
         drain(node, 5.0)
         seen = {"left_s": next_of(events, "NodeDraining").left_s}

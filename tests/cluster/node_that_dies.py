@@ -96,7 +96,8 @@ def join_two_nodes(cluster, ray_nodes, seen):
         environment = {**variables.of_a_node(os.environ), **pretended}
         options = {"env_vars": environment, "labels": variables.LABELS, "object_store_memory": 100 << 20}
         with fewest_processes():
-            ray_nodes.add_node(wait=True, num_cpus=1, **options)
+            node = ray_nodes.add_node(wait=False, num_cpus=1, **options)
+        ray_nodes._wait_for_node(node, timeout=2 * DEADLINE_S)
     seen["before"] = node_ids(cluster.topology)
     seen["after"] = node_ids(cluster.refresh(timeout_s=DEADLINE_S))
     seen["lost after"] = sorted(cluster.lost_nodes)

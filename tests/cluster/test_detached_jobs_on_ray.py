@@ -94,8 +94,7 @@ def test_programs_of_the_page_run_although_the_first_one_is_killed(ray_here, tmp
         assert shown[1].startswith(f"  driver {os.getpid()} on ")
         assert "  group 'policy': 1 rank, detached" in shown
     assert printed_by_process(ask, tmp_path) == ask.output
-    assert detached_names() == []
-    assert holds_in_cluster() == []
+    wait_until(lambda: detached_names() == [] and holds_in_cluster() == [])
 
 
 def test_with_its_job_server_stopped_or_not_all_of_a_job_ends_and_its_devices_and_name_are_free(ray_here):

@@ -22,9 +22,9 @@ PROGRAM = Path(__file__).with_name("hosts_stories.py")
 DEADLINE_S = 240.0
 # As in the stories; what ends then is told a little later on a busy machine.
 UNREACHABLE_AFTER_S = 12.0
-SOON_S = 10.0
+SOON_S = 30.0
 # It was silent before the fault, or is looked at after the limit; and a busy machine takes its time.
-LATE_S = 20.0
+LATE_S = 40.0
 
 # The stories are told once, in the set-up of the first test that looks at them.
 pytestmark = [pytest.mark.ray(own=True), pytest.mark.timeout(600)]
@@ -129,7 +129,7 @@ def test_a_node_that_joins_later_is_found(seen):
 @pytest.mark.parametrize("rank", ["1", "2"], ids=["of one direction", "of both"])
 def test_a_cut_is_told_of_within_seconds(seen, rank):
     after_s, reason = seen["told"][rank]
-    assert after_s < 2 * SOON_S
+    assert after_s < SOON_S
     assert re.fullmatch(r"its raylet has not answered for \d+ s", reason)
 
 

@@ -13,8 +13,8 @@ PROGRAM = Path(__file__).with_name("node_that_dies.py")
 GONE = (
     r"node 1 \([\d.]+, [0-9a-f]{8}\) is gone: its raylet ended at \d\d:\d\d:\d\d(, \d+\.\d s into \w+\(\))?$"
 )
-# At once; on a busy machine a little later.
-SOON_S = 15.0
+# At once; on a busy machine later, and before the deadlines of the program, which are a minute.
+SOON_S = 40.0
 
 pytestmark = pytest.mark.ray(own=True)
 

@@ -11,7 +11,7 @@ from programs import Program
 from rlinf.testing.hosts import HostFleet
 
 PROGRAM = Path(__file__).with_name("job_on_a_spot_node.py")
-DEADLINE_S, DRAIN_S = 120.0, 40
+DEADLINE_S, DRAIN_S = 200.0, 120
 SETTINGS = ["--num-cpus", "1", "--include-log-monitor", "false", "--object-store-memory", "83886080"]
 
 pytestmark = [pytest.mark.ray(own=True), pytest.mark.timeout(400)]

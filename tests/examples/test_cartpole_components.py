@@ -19,7 +19,7 @@ from rollout_worker import RolloutWorker
 from settings import parse_settings
 
 BASE = Path(__file__).parents[2] / "examples" / "cartpole" / "conf" / "base.yaml"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+import console
 from console import LearningProgress
 from outcome import summary_lines, write_outcome
 from report import ChannelTraffic, TrainingReport, UpdateReport
@@ -56,8 +58,8 @@ def test_too_low_a_mean_or_too_few_episodes_are_no_success(updates):
     assert not training(*updates).success
 
 
-def test_in_a_pipe_progress_is_plain_lines_and_the_last_update_is_among_them():
-
+def test_in_a_pipe_progress_is_plain_lines_and_the_last_update_is_among_them(monkeypatch):
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: 7.0))  # all in one moment
     output = io.StringIO()
     settings = type("Settings", (), {"stop_return": 450.0})()
     with LearningProgress(Console(file=output, width=200), settings) as progress:

@@ -67,7 +67,7 @@ class Calls:
 @pytest.fixture
 def settings():
     loaded = parse_settings(OmegaConf.to_container(OmegaConf.load(BASE).training))
-    return replace(loaded, max_updates=4, timeout_s=5.0)
+    return replace(loaded, max_updates=4, timeout_s=60.0)
 
 
 def train(calls, schedule, settings):

@@ -27,7 +27,7 @@ def mistake(**settings):
 @pytest.fixture
 def listener():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(5)
+        server.settimeout(60)
         yield server
 
 
@@ -40,14 +40,14 @@ def closed_port():
 
 
 def test_robot_that_listens_can_be_reached(listener):
-    check_reachable([robot(address="127.0.0.1", port=listener.getsockname()[1], check="tcp")], timeout_s=5)
+    check_reachable([robot(address="127.0.0.1", port=listener.getsockname()[1], check="tcp")], timeout_s=60)
     connection, _ = listener.accept()
     with connection:
         assert connection.recv(1) == b""  # it was connected to, and left again
 
 
 def test_robot_is_left_alone_unless_its_check_is_asked_for(listener):
-    check_reachable([robot(), robot(address="127.0.0.1", port=listener.getsockname()[1])], timeout_s=5)
+    check_reachable([robot(), robot(address="127.0.0.1", port=listener.getsockname()[1])], timeout_s=60)
     listener.setblocking(False)
     with pytest.raises(BlockingIOError):
         listener.accept()
@@ -60,7 +60,7 @@ def test_robots_that_do_not_answer_are_all_named(listener, closed_port):
         robot(node_rank=5, address="no host", port=1, check="tcp"),
     ]
     with pytest.raises(HardwareUnreachable) as caught:
-        check_reachable(units, timeout_s=5)
+        check_reachable(units, timeout_s=60)
     first, second = caught.value.failures
     assert first == f"Robot of node 3 at 127.0.0.1:{closed_port}: connection refused"
     assert second.startswith("Robot of node 5 at no host:1: ")

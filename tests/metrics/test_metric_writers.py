@@ -2,6 +2,8 @@
 
 import csv
 import json
+import threading
+import time
 
 import pytest
 from metrics_roles import Failing, Stuck
@@ -151,14 +153,34 @@ def test_a_writer_that_is_stuck_holds_up_nobody(caplog, monkeypatch):
     assert "has not written" in caplog.records[-1].getMessage()
 
 
+class Clock:
+    """For who closes, it goes on when another writer has ended: then the time is over."""
+
+    def __init__(self, other):
+        self._closer, self._other, self._looks = threading.current_thread(), other, 0
+
+    def monotonic(self):
+        if threading.current_thread() is not self._closer:
+            return time.monotonic()
+        self._looks += 1
+        if self._looks == 1:
+            return 0.0
+        wait_until(lambda: self._other not in [thread.name for thread in threading.enumerate()])
+        return collecting.CLOSE_S
+
+    time = staticmethod(time.time)
+
+
 def test_a_writer_that_is_stuck_takes_no_time_of_others(job, caplog, monkeypatch, tmp_path):
-    monkeypatch.setattr(collecting, "CLOSE_S", 0.5)
+    monkeypatch.setattr(collecting, "CLOSE_S", 60.0)
     Stuck.go_on.clear()
     collecting.write_metrics(
         job.session, MetricsConfig(str(tmp_path), {"metrics_roles:Stuck": {}, "jsonl": {}})
     )
     log_metrics(job.session, "", "driver", 1, ({"epoch": 7}, 2, None))
-    job.session.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(collecting, "time", Clock("rlinf-metrics-jsonl"))
+        job.session.close()
     Stuck.go_on.set()
     assert '"step": 2' in (tmp_path / "metrics.jsonl").read_text()
     assert "Stuck" in caplog.text

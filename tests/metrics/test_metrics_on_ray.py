@@ -36,7 +36,7 @@ if __name__ == "__main__":
 def ran(tmp_path, ray_address, config):
     (tmp_path / "program.py").write_text(PROGRAM.replace("CONFIG", repr(config)))
     done = run_program(
-        "program.py", cwd=tmp_path, env={**os.environ, "RAY_ADDRESS": ray_address}, timeout=90, with_ray=True
+        "program.py", cwd=tmp_path, env={**os.environ, "RAY_ADDRESS": ray_address}, timeout=240, with_ray=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()

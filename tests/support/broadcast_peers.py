@@ -5,7 +5,7 @@ import numpy as np
 from rlinf_scheduler.comm import DirectoryClient, Messenger
 from rlinf_scheduler.mailbox import Mailbox
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def _join(secret, name, machine, directory):

@@ -40,7 +40,7 @@ def send_then_stay(pipe, secret, machine, directory, items, limit_bytes=1 << 20)
     mailbox = Mailbox(messenger, names, "env:0", limit_bytes=limit_bytes)
     names.register("env:0", messenger.endpoint)
     for item in items:
-        mailbox.send(item, "rollout:0", timeout_s=20).wait()
+        mailbox.send(item, "rollout:0", timeout_s=60).wait()
     pipe.send(messenger.endpoint)
     _stay(pipe)
 
@@ -65,7 +65,7 @@ def send_much(pipe, secret, machine, server, num_messages):
 def fork_and_wait(pipe, secret, machine, server):
     messenger = _messenger(secret, machine, "client:0")
     messenger.request(server, "wait", None)
-    messenger.request(server, "nothing", None).exception(10)  # by now the connection is there
+    messenger.request(server, "nothing", None).exception(60)  # by now the connection is there
     child = os.fork()
     if child == 0:
         _stay(pipe)

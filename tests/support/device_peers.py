@@ -35,7 +35,7 @@ def idle_bytes(weights):
         staging.settle(devices._driver)
         return sum(pool._sizes[number] for pool in staging._pools.values() for number in pool._idle)
 
-    return devices._thread.ask(look).result(30)
+    return devices._thread.ask(look).result(60)
 
 
 class StoppingDevice(PretendDevice):

@@ -6,7 +6,7 @@ from rlinf_scheduler.ray_backend.holds import holds_in_cluster
 from rlinf_scheduler.ray_backend.job_servers import detached_names, kill_job_server
 from waits import seen
 
-KILLED_S = 20.0
+KILLED_S = 60.0
 
 
 def end_left_jobs():

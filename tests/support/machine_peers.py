@@ -56,7 +56,7 @@ def serve(pipe, secret, address, unreachable_after_s=30.0):
         except EOFError:
             return
         messenger.notify(endpoint, "note", "hello", [b"from over there"])
-        pipe.send(messenger.request(endpoint, "who", None).result(20).head)
+        pipe.send(messenger.request(endpoint, "who", None).result(60).head)
 
 
 def trade(pipe, secret, address, directory, num_items):
@@ -66,7 +66,7 @@ def trade(pipe, secret, address, directory, num_items):
     runtime.directory.register("rollout:0", runtime.messenger.endpoint)
     pipe.send(runtime.messenger.endpoint)
     for _ in range(num_items):
-        mailbox.send(mailbox.recv("env:0", timeout_s=20).wait(), "env:0", timeout_s=20).wait()
+        mailbox.send(mailbox.recv("env:0", timeout_s=60).wait(), "env:0", timeout_s=60).wait()
     _stay(pipe)
 
 
@@ -79,18 +79,18 @@ def hold_channel(pipe, secret, address, directory, spec):
 def use_channel(pipe, secret, address, directory, items):
     """Puts the items, then gives back what it gets from the queue 'back'."""
     runtime = join(secret, address, "env:0", directory)
-    channel = Channel.connect("items", timeout_s=20)
+    channel = Channel.connect("items", timeout_s=60)
     for item in items:
-        channel.put(item, timeout_s=20)
+        channel.put(item, timeout_s=60)
     pipe.send(runtime.messenger.endpoint)
-    pipe.send([channel.get("back", timeout_s=20) for _ in items])
+    pipe.send([channel.get("back", timeout_s=60) for _ in items])
     _stay(pipe)
 
 
 def take_and_wait(pipe, secret, address, directory):
     """Waits for an item that it never gets to read."""
     join(secret, address, "eater:0", directory)
-    channel = Channel.connect("items", timeout_s=20)
+    channel = Channel.connect("items", timeout_s=60)
     waiting = channel.get(async_op=True)
     pipe.send(channel.qsize())  # by now the server knows of the getter
     _stay(pipe)
@@ -108,9 +108,9 @@ def hold(pipe, secret, address, directory):
 def put_arrays(pipe, secret, address, directory, name, numbers, size_bytes):
     """Puts arrays under way together; each is full of its number."""
     join(secret, address, name, directory)
-    channel = Channel.connect("items", timeout_s=20)
+    channel = Channel.connect("items", timeout_s=60)
     for number in numbers:
-        channel.put(np.full(size_bytes, number, np.uint8), timeout_s=20)
+        channel.put(np.full(size_bytes, number, np.uint8), timeout_s=60)
     pipe.send("put")
     _stay(pipe)
 
@@ -118,10 +118,10 @@ def put_arrays(pipe, secret, address, directory, name, numbers, size_bytes):
 def take_arrays(pipe, secret, address, directory, name, count):
     """Takes arrays; gives their numbers."""
     join(secret, address, name, directory)
-    channel = Channel.connect("items", timeout_s=20)
+    channel = Channel.connect("items", timeout_s=60)
     numbers = []
     for _ in range(count):
-        item = channel.get(timeout_s=20)
+        item = channel.get(timeout_s=60)
         assert (item == item[0]).all()
         numbers.append(int(item[0]))
     pipe.send(numbers)

@@ -86,7 +86,7 @@ def save(page, folder):
 def printed_by_process(program, folder):
     """What a program prints, run as a reader runs it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)} if program.needs_clone else None
-    done = run_program(program.file, cwd=folder, env=environment, timeout=90, with_ray=program.needs_ray)
+    done = run_program(program.file, cwd=folder, env=environment, timeout=200, with_ray=program.needs_ray)
     assert done.returncode == 0, f"{program.file}:\n{done.stdout}{done.stderr}"
     return done.stdout
 

@@ -10,7 +10,7 @@ from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.devices.pinning import PinnedBlocks
 from waits import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def passed(payloads, obj):

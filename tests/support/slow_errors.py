@@ -4,7 +4,7 @@ import threading
 
 from rlinf_scheduler.comm.reports import on_io_thread
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 # Opened by the tests that close it. And of each reading, whether an I/O thread did it.
 gate = threading.Event()

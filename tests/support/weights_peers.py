@@ -106,8 +106,8 @@ def fetch_continually(pipe, secret, machine, directory, name, last):
 def hold_without_reading(pipe, secret, machine, directory, name):
     """Has a version fetched that it never copies."""
     _messenger, weights = member(secret, machine, name, directory)
-    handle = weights.fetch("policy", state(-1), timeout_s=20)
-    handle.settled.exception(20)
+    handle = weights.fetch("policy", state(-1), timeout_s=60)
+    handle.settled.exception(60)
     pipe.send(None)
     pipe.recv()
 
@@ -118,13 +118,13 @@ def stop_when_it_is_replica(pipe, secret, machine, directory, name):
     weights._replicas.begin = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     pipe.send(messenger.endpoint)
     pipe.recv()
-    weights.fetch("policy", state(-1), timeout_s=20).wait()
+    weights.fetch("policy", state(-1), timeout_s=60).wait()
 
 
 def signal_itself_when_it_is_asked(pipe, secret, machine, directory, name, number):
     """Is a replica that gets a signal as soon as another machine wants to copy from it."""
     messenger, weights = member(secret, machine, name, directory)
-    weights.fetch("policy", state(-1), timeout_s=20).wait()
+    weights.fetch("policy", state(-1), timeout_s=60).wait()
     messenger.unserve("weights.copy")
     messenger.serve("weights.copy", lambda _request: os.kill(os.getpid(), number), Copy)
     pipe.send(None)
@@ -146,7 +146,7 @@ def signal_itself_after_pieces(pipe, secret, machine, directory, name, number, n
     messenger.serve("weights.copy", on_copy, Copy)
     pipe.send(None)
     pipe.recv()
-    weights.fetch("policy", state(-1, elements=200_000), timeout_s=20).wait()
+    weights.fetch("policy", state(-1, elements=200_000), timeout_s=60).wait()
     pipe.recv()
 
 
@@ -176,4 +176,4 @@ def fetch_sparse(pipe, secret, machine, directory, name):
     messenger, weights = member(secret, machine, name, directory)
     pipe.send(messenger.endpoint)
     for version in asked(pipe):
-        pipe.send(weights.fetch("policy", sparse(-1), min_version=version, timeout_s=20).wait())
+        pipe.send(weights.fetch("policy", sparse(-1), min_version=version, timeout_s=60).wait())

@@ -95,7 +95,7 @@ def test_names_that_cannot_be_encoded_are_written_so_that_they_can(tmp_path, nam
     thread.add(spans(1, 1)[0])
     thread._names[1] = name
     thread.end()
-    assert thread.ended.wait(30)
+    assert thread.ended.wait(60)
     content = read(tmp_path / "p")
     assert [span.name for span in (*content.spans, *content.still_open.spans)] == [shown, "step 1", shown]
     assert content.spans[0].items == (("env:0", 7),)
@@ -116,7 +116,7 @@ def test_whatever_a_program_calls_its_step_no_span_is_lost(tmp_path, said, noted
     finally:
         TIMES.trace(None)
     thread.end()
-    assert thread.ended.wait(30)
+    assert thread.ended.wait(60)
     assert [span.step for span in read(tmp_path / "p").spans] == [noted, None]
 
 
@@ -252,7 +252,7 @@ def test_what_gathers_faster_than_it_is_written_goes_and_is_counted(tmp_path, mo
         thread.add(span)
     thread.note_clock(ClockNote(1.0, 0.25, 0.001))
     thread.end()
-    assert thread.ended.wait(30)
+    assert thread.ended.wait(60)
     content = read(tmp_path / "p")
     assert content.spans == spans(15, 10)
     assert content.num_dropped == 15
@@ -264,7 +264,7 @@ def test_no_io_thread_stands_while_a_disk_takes_nothing(tmp_path, monkeypatch):
 
     def write(self, _spans):
         stands.set()
-        assert disk.wait(30)
+        assert disk.wait(60)
 
     monkeypatch.setattr(SpanFileWriter, "write", write)
     try:
@@ -272,10 +272,10 @@ def test_no_io_thread_stands_while_a_disk_takes_nothing(tmp_path, monkeypatch):
             tracer = runtime.service(Tracer)
             tracer.begin(tracer.open(TraceOn("a1", 4000, MIB)))
             TIMES.note_moved(PUT, 0.0, "put", "items")
-            assert stands.wait(30)
+            assert stands.wait(60)
             assert Channel.create("items").empty()
             disk.set()
-            assert tracer.end("a1").wait(30)
+            assert tracer.end("a1").wait(60)
             drop_span_files(folder_of("a1", runtime.messenger.endpoint.machine_id))
     finally:
         disk.set()
@@ -387,11 +387,11 @@ def traced():
 
 
 def asked(messenger, service, head):
-    return messenger.request(messenger.endpoint, service, head, timeout_s=30, reply_type=None)
+    return messenger.request(messenger.endpoint, service, head, timeout_s=60, reply_type=None)
 
 
 def assert_goes_on(messenger):
-    assert CLOCK.answer(CLOCK.ask(messenger, messenger.endpoint, timeout_s=1.5).result())
+    assert CLOCK.answer(CLOCK.ask(messenger, messenger.endpoint, timeout_s=60).result())
 
 
 def test_a_process_goes_on_while_the_folder_of_its_trace_is_being_removed(traced):
@@ -399,15 +399,15 @@ def test_a_process_goes_on_while_the_folder_of_its_trace_is_being_removed(traced
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as who removes it has
         asked_for = [
-            TRACE.ask(messenger, messenger.endpoint, TraceOn("a2", size, MIB), timeout_s=30)
+            TRACE.ask(messenger, messenger.endpoint, TraceOn("a2", size, MIB), timeout_s=60)
             for size in (4000, 5000)
         ]
         assert_goes_on(messenger)
         assert not any(each.done() for each in asked_for)
     for each in asked_for:
-        each.result(30)
+        each.result(60)
     assert TIMES.span_file is not None
-    TRACE.ask(messenger, messenger.endpoint, TraceOff("a2"), timeout_s=30).result(30)
+    TRACE.ask(messenger, messenger.endpoint, TraceOff("a2"), timeout_s=60).result(60)
     assert TIMES.span_file is None
 
 
@@ -415,12 +415,12 @@ def test_what_a_process_does_before_its_span_file_is_open_is_traced(traced):
     messenger, folder = traced
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        begun = TRACE.ask(messenger, messenger.endpoint, TraceOn("a2", 4000, MIB), timeout_s=30)
+        begun = TRACE.ask(messenger, messenger.endpoint, TraceOn("a2", 4000, MIB), timeout_s=60)
         assert_goes_on(messenger)
         for span in spans(0, 3):
             TIMES.span_file(span)
-    begun.result(30)
-    TRACE.ask(messenger, messenger.endpoint, TraceOff("a2"), timeout_s=30).result(30)
+    begun.result(60)
+    TRACE.ask(messenger, messenger.endpoint, TraceOff("a2"), timeout_s=60).result(60)
     written = read(folder / messenger.endpoint.process_id).spans
     assert [span for span in written if span in spans(0, 3)] == spans(0, 3)
 
@@ -429,9 +429,9 @@ def test_a_trace_that_is_over_before_its_span_file_is_open_is_not_begun(traced):
     messenger, folder = traced
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        begun = TRACE.ask(messenger, messenger.endpoint, TraceOn("a2", 4000, MIB), timeout_s=30)
-        TRACE.ask(messenger, messenger.endpoint, TraceOff("a2"), timeout_s=30).result(30)
-        begun.result(30)
+        begun = TRACE.ask(messenger, messenger.endpoint, TraceOn("a2", 4000, MIB), timeout_s=60)
+        TRACE.ask(messenger, messenger.endpoint, TraceOff("a2"), timeout_s=60).result(60)
+        begun.result(60)
     wait_until(lambda: list(folder.glob("*0")))  # it was opened, and is closed at once
     assert_goes_on(messenger)
     wait_until(lambda: TIMES.span_file is None)
@@ -444,10 +444,10 @@ def test_a_process_goes_on_while_its_disk_does_not_give_a_span_file(traced):
     assert_goes_on(messenger)
     (folder / "slow").open("wb").close()
     with pytest.raises(OSError, match="not seekable"):
-        slow.result(30)
+        slow.result(60)
     with pytest.raises(ClusterError, match="is no span file"):
-        asked(messenger, SPAN_FILES, ReadSpanFile("a2", "../slow", 0, 100)).result(30)
-    asked(messenger, SPAN_FILES, DropSpanFiles("a2")).result(30)
+        asked(messenger, SPAN_FILES, ReadSpanFile("a2", "../slow", 0, 100)).result(60)
+    asked(messenger, SPAN_FILES, DropSpanFiles("a2")).result(60)
     assert not folder.exists()
 
 
@@ -467,7 +467,7 @@ def test_the_thread_that_writes_is_in_no_trace_and_counts_no_wait(tmp_path, monk
     finally:
         TIMES.clear()
     thread.end()
-    assert thread.ended.wait(30)
+    assert thread.ended.wait(60)
     assert read(tmp_path / "p").spans == spans(0, 3)
 
 

@@ -19,7 +19,7 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.web.app import CLOSED
 from rlinf_scheduler.web.server import MAX_CONNECTIONS, WebServer, metrics_url, page_url, serve_job
-from waits import wait_until
+from waits import seen, wait_until
 
 DEADLINE_S = 60.0
 
@@ -91,8 +91,8 @@ def test_the_page_follows_the_job_and_says_why_it_waits(browser):
             if ("actor:0", "get_batch") in waiting_at(channel):
                 break
         assert (channel["name"], channel["depth"], channel["num_got"]) == ("trajectories", 1, 1)
-    why = browser.json("/why.json")
-    assert "get_batch('trajectories', 8): 3 of 8 are there" in why["text"]
+    told = "get_batch('trajectories', 8): 3 of 8 are there"
+    why = seen(lambda: browser.json("/why.json"), lambda why: told in why["text"])
     assert why["culprits"][0]["reason"] in why["headline"]
     assert browser.json("/status.json")["driver_pid"] == os.getpid()
 
