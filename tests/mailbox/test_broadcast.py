@@ -339,6 +339,7 @@ def test_all_who_are_missing_are_named_with_their_reasons(here):
     assert f"'rollout:5' (room in its mailbox, which holds {LIMIT_BYTES - 1} bytes" in str(caught.value)
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_those_who_died_are_named_beside_those_who_never_came(here):
     groups = [*GROUPS, ("critic", [0, 1])]
     lose(here, "rollout:2", "actor:0")
@@ -349,6 +350,7 @@ def test_those_who_died_are_named_beside_those_who_never_came(here):
     assert "'rollout:2', which is gone (it closed its messenger)" in str(caught.value)
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_a_source_that_never_registers_is_named_at_the_deadline(new_messenger):
     party = Party(new_messenger).register(*NAMES[1:])
     with pytest.raises(PeerNotFound, match="'actor:0'"):

@@ -190,6 +190,7 @@ def test_a_deadline_holds_when_the_receiver_stands_still(boxes, timeout_s):
     rollout.recv("env:0", timeout_s=DEADLINE_S).wait()
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_a_send_whose_deadline_passes_for_want_of_room_has_sent_nothing(boxes):
     env, rollout = boxes
     env.send(bytes(90_000), "rollout:0", timeout_s=DEADLINE_S).wait()

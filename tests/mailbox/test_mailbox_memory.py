@@ -142,6 +142,7 @@ def test_threads_that_receive_from_different_peers_do_not_wait_for_each_other(tr
     assert late == ["late"]
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_a_timeout_says_how_much_the_receiver_holds(trio):
     boxes, _ = trio
     boxes["env:0"].send(np.zeros(2 * SIZE), "rollout:0", timeout_s=DEADLINE_S).wait()
@@ -159,6 +160,7 @@ class Slow:
         return (str, ())
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_the_time_to_pickle_counts(trio):
     boxes, _ = trio
     boxes["env:0"].send(bytes(LIMIT_BYTES), "actor:0", timeout_s=DEADLINE_S).wait(DEADLINE_S)

@@ -4,7 +4,7 @@ import multiprocessing
 import pytest
 
 from alarms import alarms  # noqa: F401
-from rlinf_scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
+from rlinf_scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger, transfer
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session
 from weights_job import Job
@@ -75,6 +75,12 @@ def job(secret, new_messenger):
     """A driver with a directory, and what makes other members, here or in processes of their own."""
     with contextlib.ExitStack() as stack:
         yield Job(secret, new_messenger, stack)
+
+
+@pytest.fixture
+def patient_transfers(monkeypatch):
+    """After its deadline an operation hears why it is late, however busy the machine is."""
+    monkeypatch.setattr(transfer, "GRACE_S", DEADLINE_S)
 
 
 @pytest.fixture

@@ -78,6 +78,7 @@ def test_the_publisher_may_change_its_weights_at_once(job):
     assert numbers_in(into) == {1}
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_a_process_can_fetch_what_it_publishes_itself(job):
     actor, into = job.member("actor:0"), state(-1)
     actor.publish("policy", state(4), 4)
@@ -236,6 +237,7 @@ def test_a_deadline_says_which_version_is_there_and_which_was_wanted(job, timeou
 
 
 @pytest.mark.parametrize("timeout_s", [0, 0.2])
+@pytest.mark.usefixtures("patient_transfers")
 def test_a_name_that_nobody_publishes_is_not_found_and_the_others_are_listed(job, timeout_s):
     job.member("actor:0").publish("policy", state(1), 1)
     with pytest.raises(PeerNotFound, match=r"'weights/polciy'.*there are: weights/policy"):
@@ -261,6 +263,7 @@ def test_a_publisher_that_does_not_answer_is_named_at_the_deadline(job):
     assert rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_who_waits_for_a_replica_that_does_nothing_says_so(job, monkeypatch):
     actor, first, second = (
         job.member("actor:0"),

@@ -104,6 +104,7 @@ def test_a_reader_takes_its_own_part_of_other_cuts(job):
     assert np.array_equal(place, rows(1)[:, COLUMNS // 2 :])
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_the_version_before_is_read_until_the_newer_one_is_complete(job):
     actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
     for rank, actor in enumerate(actors):
@@ -146,6 +147,7 @@ def uneven(version, rank):
     return {"w": Slice(rows(version)[start : start + 342].copy(), (start, 0), (ROWS, COLUMNS))}
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_who_waits_hears_of_a_dead_rank_and_its_successor_completes_the_version(job):
     actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
     for rank, actor in enumerate(actors):
@@ -241,6 +243,7 @@ def test_a_source_that_alone_has_something_and_dies_ends_the_fetch(job, monkeypa
     assert (into == -1).all()
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_a_later_launch_of_the_group_takes_over_and_readers_are_told_what_it_has(job):
     before, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
     for rank, actor in enumerate(before):
@@ -335,6 +338,7 @@ def test_two_shardings_are_told_with_the_ranks_that_have_them_now(job):
             actors[1].publish("policy", {"w": rows(1)}, 1)
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_what_a_large_version_lacks_is_found_beside_the_io_thread(job, monkeypatch):
     actor, reader = job.rank(0, 2), job.member("rollout:0")
     numbers = np.random.default_rng(1).integers(1, 1 << 40, 4000)
@@ -363,6 +367,7 @@ def io_thread(messenger):
     return name[0]
 
 
+@pytest.mark.usefixtures("patient_transfers")
 def test_stages_are_complete_when_the_ranks_that_are_named_have_published(job):
     actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
     into = {"stage.0": np.zeros(10), "stage.1": np.zeros(10)}
