@@ -7,7 +7,7 @@ import signal
 
 from rlinf_scheduler.errors import ChannelClosed
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def make_until_it_ends(channel, max_lag, sizes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def run(_pipe, _member, function, args):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlinf_scheduler.errors import ResultTimeout
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def double_all(channel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.errors import ChannelClosed
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def produce(channel, items, queue_name="default"):

@@ -38,8 +38,8 @@ class Maker(Worker):
 
     def take(self, name, count):
         channel = self.connect_channel(name)
-        return [channel.get(timeout_s=20) for _ in range(count)]
+        return [channel.get(timeout_s=60) for _ in range(count)]
 
     async def get_async(self, name, count):
         channel = Channel.connect(name)
-        return [await channel.get(async_op=True, timeout_s=20) for _ in range(count)]
+        return [await channel.get(async_op=True, timeout_s=60) for _ in range(count)]

@@ -1,6 +1,6 @@
 """What other processes do in the tests of checkpoints."""
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def take_and_write_into(channel, number):

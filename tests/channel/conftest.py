@@ -26,7 +26,7 @@ from rlinf_scheduler.channel import Channel, Starter, operation
 from rlinf_scheduler.errors import WorkerError
 from rlinf_scheduler.session import Session, set_current
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 _numbers = itertools.count()
 
 

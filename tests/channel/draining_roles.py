@@ -9,7 +9,7 @@ from rlinf_scheduler.errors import RankLeaving
 from rlinf_scheduler.session import current_session, membership
 from waits import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def iterate(channel):

@@ -6,7 +6,7 @@ import asyncio
 
 from rlinf_scheduler.errors import LeaseExpired
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def take_all(channel, queue_name="default"):

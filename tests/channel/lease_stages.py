@@ -34,7 +34,7 @@ from simulator.world import World
 from waits import wait_until
 
 Q = "default"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LONG_S, SHORT_S = 60.0, 1.0
 
 

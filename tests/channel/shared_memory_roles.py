@@ -16,7 +16,7 @@ from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.comm.shm import kernel
 from rlinf_scheduler.session import current_session
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

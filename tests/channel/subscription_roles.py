@@ -7,7 +7,7 @@ from shared_memory_roles import make_ready
 
 from rlinf_scheduler.session import current_session
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LARGE = 1 << 20
 
 

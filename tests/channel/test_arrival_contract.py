@@ -13,7 +13,7 @@ from rlinf.scheduler import NodePlacementStrategy
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.errors import WorkerDied
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 _numbers = itertools.count()
 
 

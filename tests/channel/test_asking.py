@@ -30,7 +30,7 @@ from rlinf_scheduler.session import current_session
 from slow_errors import SlowError
 from waits import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def test_the_answer_comes_back_to_whoever_asked(backend):
@@ -64,7 +64,6 @@ def test_nested_tensors_are_items_questions_and_answers(in_process, layout, asyn
     assert other.result(DEADLINE_S)
 
 
-@pytest.mark.timeout(30)
 def test_an_answer_that_cannot_be_sent_gives_its_question_back(in_process, monkeypatch):
     channel = in_process.create()
     asked = channel.ask("question", async_op=True, timeout_s=DEADLINE_S)
@@ -214,6 +213,7 @@ def test_a_question_that_nobody_can_answer_fails_when_it_is_a_dead_letter(socket
         handle.wait(DEADLINE_S)
 
 
+@pytest.mark.usefixtures("patient")
 def test_nobody_answers_in_time(backend):
     channel = Channel.create(backend.name())
     with pytest.raises(ChannelTimeout, match=r"ask not done after \d+\.\d s .*nobody has answered"):
@@ -233,7 +233,7 @@ def ask_somebody_who_waits(channel, timeout_s):
 
 def test_a_late_answer_is_dropped(backend):
     channel = Channel.create(backend.name())
-    early, request = ask_somebody_who_waits(channel, 0.1)
+    early, request = ask_somebody_who_waits(channel, 1.0)
     with pytest.raises(ChannelTimeout):
         early.wait(DEADLINE_S)
     handle = channel.ask("late", async_op=True)
@@ -424,7 +424,7 @@ def test_a_question_whose_handle_is_dropped_leaves_its_queue_and_no_timer(in_pro
 
 def test_a_question_that_somebody_has_is_answered_though_nobody_waits(in_process):
     channel = Channel.create(in_process.name())
-    handle, request = ask_somebody_who_waits(channel, 0.1)
+    handle, request = ask_somebody_who_waits(channel, 1.0)
     with pytest.raises(ChannelTimeout):
         handle.wait(DEADLINE_S)
     request.reply("because")

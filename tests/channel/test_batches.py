@@ -7,7 +7,7 @@ import pytest
 
 from rlinf_scheduler.errors import BatchImpossible, BatchTimeout, ChannelArgumentError, ChannelTimeout
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def fill(channel, weights, queue_name="default"):

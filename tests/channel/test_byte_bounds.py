@@ -14,7 +14,7 @@ from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, spec
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelFull, ChannelTimeout
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LARGE = 1 << 20
 
 
@@ -65,6 +65,7 @@ def test_who_waits_gets_items_however_full_other_queues_are(backend):
     assert task.result(DEADLINE_S) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("patient")
 def test_by_default_a_share_of_the_memory_is_the_bound_and_it_says_so_once(in_process, monkeypatch, caplog):
     monkeypatch.setattr(spec, "memory_bytes", lambda: 4 * 3 * LARGE)
     channel = in_process.create()

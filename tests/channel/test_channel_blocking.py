@@ -1,6 +1,6 @@
 """Threads that block on a channel: order, interruptions and ends."""
 
-import os
+import contextlib
 import signal
 import threading
 
@@ -8,11 +8,13 @@ import channel_roles
 import numpy as np
 import pytest
 
+from alarms import Bell
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.errors import ChannelClosed, ChannelLost, ChannelTimeout
+from waits import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def in_a_thread(function, *args):
@@ -30,8 +32,7 @@ def in_a_thread(function, *args):
 
 
 def wait_until_it_waits(channel):
-    while not channel.stats().num_getters:
-        os.sched_yield()
+    wait_until(lambda: channel.stats().num_getters)
 
 
 def test_what_was_begun_asynchronously_before_is_not_overtaken(sockets):
@@ -49,8 +50,7 @@ def test_an_asynchronous_get_before_a_blocking_one_is_served_first(sockets):
     channel = sockets.create()
     first = channel.get(async_op=True)
     thread, second = in_a_thread(channel.get)
-    while channel.stats().num_getters < 2:
-        os.sched_yield()
+    wait_until(lambda: channel.stats().num_getters == 2)
     channel.put("first")
     channel.put("second")
     thread.join(DEADLINE_S)
@@ -74,17 +74,16 @@ def test_what_a_dropped_handle_gives_back_is_there_for_the_blocking_get_after_it
 def test_an_interrupted_get_takes_nothing(sockets):
     channel = sockets.create()
     channel.get_batch  # noqa: B018 - the class is loaded before the signal comes
-    pid = os.getpid()
 
-    def interrupt():
-        wait_until_it_waits(channel)
-        os.kill(pid, signal.SIGINT)
+    def fail():
+        raise KeyboardInterrupt
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        channel.get(timeout_s=DEADLINE_S)
-    thread.join(DEADLINE_S)
+    with Bell(signal.SIGINT, fail) as bell:
+        thread = threading.Thread(target=lambda: (wait_until_it_waits(channel), bell.ring()))
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            channel.get(timeout_s=DEADLINE_S)
+        thread.join(DEADLINE_S)
     channel.put("an item")
     assert channel.get(timeout_s=DEADLINE_S) == "an item"
 
@@ -96,23 +95,15 @@ class Alarm(Exception):
 @pytest.fixture
 def on_alarm():
     """Calls a function in the main thread while it waits on a channel."""
-    before = signal.getsignal(signal.SIGALRM)
-    threads = []
+    with contextlib.ExitStack() as stack:
 
-    def arrange(channel, function):
-        signal.signal(signal.SIGALRM, lambda *_: function())
+        def arrange(channel, function):
+            bell = stack.enter_context(Bell(signal.SIGALRM, function))
+            thread = threading.Thread(target=lambda: (wait_until_it_waits(channel), bell.ring()))
+            stack.callback(thread.join, DEADLINE_S)
+            thread.start()
 
-        def ring():
-            wait_until_it_waits(channel)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
-
-        threads.append(threading.Thread(target=ring))
-        threads[-1].start()
-
-    yield arrange
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    signal.signal(signal.SIGALRM, before)
+        yield arrange
 
 
 @pytest.mark.interrupted
@@ -125,8 +116,7 @@ def test_what_a_signal_handler_raises_leaves_no_answer_behind_for_the_next_get(s
     on_alarm(channel, fail)
     with pytest.raises(Alarm):
         channel.get(timeout_s=DEADLINE_S)
-    while channel.stats().num_getters:
-        os.sched_yield()
+    wait_until(lambda: not channel.stats().num_getters)
     channel.put("first")
     channel.put("second")
     assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", "second"]
@@ -205,8 +195,7 @@ def test_a_consumer_that_is_killed_while_it_waits_takes_nothing(sockets):
     task = sockets.run(channel_roles.take_one_and_leave, channel)
     wait_until_it_waits(channel)
     task.kill()
-    while channel.stats().num_getters:
-        os.sched_yield()
+    wait_until(lambda: not channel.stats().num_getters)
     channel.put("an item")
     assert channel.get(timeout_s=DEADLINE_S) == "an item"
 

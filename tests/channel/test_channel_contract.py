@@ -30,7 +30,7 @@ from rlinf_scheduler.errors import (
 )
 from waits import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LARGE = 1 << 20
 
 

@@ -21,7 +21,7 @@ from rlinf_scheduler.channel.features import ends
 from rlinf_scheduler.errors import ChannelLost, ChannelUnanswered
 from rlinf_scheduler.queueing.stats import ChannelStats
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def test_a_consumer_killed_while_it_waits_takes_nothing(sockets):

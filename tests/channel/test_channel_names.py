@@ -22,7 +22,7 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.session import current_session
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Interrupted(Exception):

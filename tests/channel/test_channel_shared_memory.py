@@ -17,7 +17,7 @@ from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.errors import ChannelLost, SharedMemoryUnreadable
 from rlinf_scheduler.session import current_session
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

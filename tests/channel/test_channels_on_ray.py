@@ -51,16 +51,16 @@ def processes_of(driver):
 
 def test_from_the_driver_a_channel_is_held_on_node_zero(driver, makers):
     channel = Channel.create("driven")
-    makers.execute_on(1).put("driven", ["a", "b"]).wait(30)
-    assert [channel.get(timeout_s=20), channel.get(timeout_s=20)] == ["a", "b"]
+    makers.execute_on(1).put("driven", ["a", "b"]).wait(60)
+    assert [channel.get(timeout_s=60), channel.get(timeout_s=60)] == ["a", "b"]
     assert where(driver, "driven") == (0, ())
 
 
 def test_a_worker_creates_a_channel_beside_itself(driver, makers):
     makers.execute_on(1).make("beside-me").wait(60)
     assert where(driver, "beside-me") == (1, (2,))
-    makers.execute_on(0).put("beside-me", [1, 2, 3]).wait(30)
-    assert makers.execute_on(1).get_async("beside-me", 3).wait(30) == [[1, 2, 3]]
+    makers.execute_on(0).put("beside-me", [1, 2, 3]).wait(60)
+    assert makers.execute_on(1).get_async("beside-me", 3).wait(60) == [[1, 2, 3]]
 
 
 def test_affinity_places_a_channel_beside_any_worker(driver, makers):
@@ -92,9 +92,9 @@ def test_affinity_to_nobody_is_an_error_that_names_whom_there_is(driver, makers)
 def test_a_channel_outlives_the_worker_that_created_it(driver):
     short = Maker.create_group().launch(driver, PackedPlacementStrategy(0, 0), name="short-lived")
     short.make("heritage").wait(60)
-    short.put("heritage", ["kept"]).wait(30)
+    short.put("heritage", ["kept"]).wait(60)
     short.terminate()
-    assert Channel.connect("heritage").get(timeout_s=20) == "kept"
+    assert Channel.connect("heritage").get(timeout_s=60) == "kept"
 
 
 def two_that_share(processes_of):
@@ -125,12 +125,12 @@ def test_a_process_that_is_killed_loses_its_channels_which_can_be_created_again(
     os.kill(processes_of(first.name), signal.SIGKILL)
     for channel in (first, beside):
         with pytest.raises(ChannelLost, match=channel.name):
-            channel.get(timeout_s=20)
-    assert all_lost.wait(20)
+            channel.get(timeout_s=60)
+    assert all_lost.wait(60)
     assert all(f"'{name}'" in reason for name in lost for reason in lost.values())
     second = Channel.create(first.name)
     second.put("fresh")
-    assert second.get(timeout_s=20) == "fresh"
+    assert second.get(timeout_s=60) == "fresh"
 
 
 def wait_for_the_end_of(pid):
@@ -152,7 +152,7 @@ def test_a_channel_may_have_its_own_process_which_is_where_its_worker_is_and_end
     )
     assert where(driver, "short") == (1, (2,))
     pid = processes_of("short")
-    channel.delete(timeout_s=20)
+    channel.delete(timeout_s=60)
     with pytest.raises(ChannelError):
         channel.put("too late")
     assert wait_for_the_end_of(pid)
@@ -170,8 +170,8 @@ def test_a_worker_and_the_driver_share_a_process_on_one_node(driver, makers, pro
     here = [processes_of(name) for name in names]
     assert any(one == other for one, other in pairwise(here))
     assert processes_of("of-another-node") not in here
-    makers.execute_on(1).put("of-a-worker", ["x"]).wait(30)
-    assert Channel.connect("of-a-worker").get(timeout_s=20) == "x"
+    makers.execute_on(1).put("of-a-worker", ["x"]).wait(60)
+    assert Channel.connect("of-a-worker").get(timeout_s=60) == "x"
 
 
 def test_a_durable_channel_outlives_its_process_and_every_worker_goes_on(
@@ -180,7 +180,7 @@ def test_a_durable_channel_outlives_its_process_and_every_worker_goes_on(
     restored = []
     driver.subscribe(lambda event: isinstance(event, ChannelRestored) and restored.append(event))
     channel = Channel.create("outlives", durable=tmp_path / "journal")
-    makers.execute_on(1).put("outlives", ["a", "b"]).wait(30)
+    makers.execute_on(1).put("outlives", ["a", "b"]).wait(60)
     waiting = channel.get(queue_name="later", async_op=True)
     with channel.lease(timeout_s=30) as lease:
         os.kill(processes_of("outlives"), signal.SIGKILL)
@@ -188,7 +188,7 @@ def test_a_durable_channel_outlives_its_process_and_every_worker_goes_on(
         assert lease.item == "a"
     assert [channel.get(timeout_s=30), channel.get(timeout_s=30)] == ["b", "c"]
     channel.put("d", queue_name="later")
-    assert waiting.wait(30) == "d"
+    assert waiting.wait(60) == "d"
     driver.session.bus.flush()
     assert [(event.name, event.epoch) for event in restored] == [("outlives", 2)]
     channel.delete()

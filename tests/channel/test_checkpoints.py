@@ -34,7 +34,7 @@ from rlinf_scheduler.session import current_session
 from scarce_threads import refuse_thread
 from waits import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LARGE = 1 << 16  # of eight bytes each
 
 

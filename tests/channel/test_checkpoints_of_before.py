@@ -11,7 +11,7 @@ from rlinf_scheduler.observe.report import GroupTimes
 from rlinf_scheduler.queueing.item import SubscriptionName
 from rlinf_scheduler.session.membership import GroupMembers
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 # By commit ecee75f4: of three shards of steps of three items, shard 0 has done one and has the next, shard 1 has its
 # first, shard 2 has asked for none; two items are left, and one of three producers was done.

@@ -49,7 +49,7 @@ from rlinf_scheduler.errors import (
 from scarce_threads import refuse_thread
 from waits import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 # No client says this.
 UNKNOWN = msgspec.Raw(msgspec.msgpack.encode([99]))
 _numbers = itertools.count()
@@ -435,29 +435,30 @@ def test_a_durable_channel_that_was_deleted_leaves_nothing_to_be_done_when_its_p
         return [len(part) for part in parts]
 
     with LocalRuntime() as runtime:
-        counts = []
+        first = None
         for number in range(3):
             channel = Channel.create("short", durable=tmp_path / str(number))
             channel.put("item", timeout_s=DEADLINE_S)
             channel.delete(timeout_s=DEADLINE_S)
             wait_until(lambda: not channels_of(runtime))
-            counts.append(to_be_done(runtime))
-    assert counts[1:] == counts[:1] * 2
+            first = first or to_be_done(runtime)
+        # What others do meanwhile is over at some time.
+        wait_until(lambda: all(map(operator.le, to_be_done(runtime), first)))
 
 
 def test_a_journal_that_takes_long_to_remove_holds_up_nobody_but_who_deletes_its_channel(
     tmp_path, monkeypatch
 ):
     remove, disk = Journal.remove, threading.Event()
-    monkeypatch.setattr(Journal, "remove", lambda journal: disk.wait(DEADLINE_S) and remove(journal))
+    monkeypatch.setattr(Journal, "remove", lambda journal: disk.wait(2 * DEADLINE_S) and remove(journal))
     with LocalRuntime() as runtime, ThreadPoolExecutor(1) as pool:
         large, other = Channel.create("large", durable=tmp_path / "journal"), Channel.create("other")
         large.put("item", timeout_s=DEADLINE_S)
         deleted = pool.submit(large.delete, timeout_s=DEADLINE_S)
         try:
             wait_until(lambda: "large" not in channels_of(runtime))
-            other.put("goes on", timeout_s=1)
-            assert other.get(timeout_s=1) == "goes on"
+            other.put("goes on", timeout_s=DEADLINE_S)
+            assert other.get(timeout_s=DEADLINE_S) == "goes on"
             assert not deleted.done()
         finally:
             disk.set()
@@ -483,7 +484,7 @@ def test_a_channel_whose_journal_cannot_be_removed_is_deleted_and_its_disk_told_
 def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):
     channel = holders.start()
     assert channel.qsize() == 0
-    holders.kill()
+    kill_and_notice(holders, channel)
     began = time.monotonic()
     with pytest.raises(ChannelUnanswered, match="its process has been gone for"):
         channel.get(timeout_s=0.5)
@@ -650,7 +651,7 @@ def test_a_channel_that_no_process_holds_is_listed_and_said_to_be_so(holders):
 
 
 def kill_and_notice(holders, channel):
-    """Until then a save is asked of the process that dies, and is not begun again."""
+    """Until then what is asked of the process that dies is not said to wait for the next one."""
     holders.kill()
     wait_until(lambda: channel._connection().client.requests.condition)
 
@@ -691,10 +692,12 @@ def test_a_deleted_channel_leaves_nothing_behind(holders):
 
 
 def test_what_was_being_deleted_when_its_process_died_is_deleted(tmp_path, monkeypatch):
+    freed = threading.Event()
     with LocalRuntime() as runtime, monkeypatch.context() as patched:
-        patched.setattr(DurableChannel, "_on_freed", lambda *_: None)
+        patched.setattr(DurableChannel, "_on_freed", lambda *_: freed.set())
         with pytest.raises(ChannelUnanswered):
             Channel.create("deleted", durable=tmp_path / "journal").delete(timeout_s=1.0)
+        assert freed.wait(DEADLINE_S)
         runtime.messenger.close(0.0)  # as it dies: what is not deleted yet is not waited for
     with LocalRuntime():
         with pytest.raises(ChannelLost, match="is deleted now"):

@@ -13,7 +13,7 @@ import pytest
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelTimeout
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def test_an_ended_queue_gives_what_it_holds_and_then_the_end(backend):
@@ -61,6 +61,7 @@ def test_the_end_reaches_those_who_wait(backend):
     assert (batch, batch.complete) == (["half"], False)
 
 
+@pytest.mark.usefixtures("patient")
 def test_puts_that_have_begun_come_before_the_end(backend):
     channel = backend.create(maxsize=2)
     handles = [channel.put(np.full(1 << 16, number), async_op=True) for number in range(20)]

@@ -9,7 +9,7 @@ import explain_roles as roles
 
 from rlinf_scheduler.channel import Channel
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def explained(channel, holds):

@@ -9,7 +9,7 @@ import pytest
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.errors import BatchImpossible, BatchTimeout, ChannelArgumentError, ChannelClosed
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LARGE = 1 << 20
 
 

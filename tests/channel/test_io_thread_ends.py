@@ -8,6 +8,7 @@ from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.errors import ChannelLost, ClusterError, CommError
 from rlinf_scheduler.weights import open_weights
+from waits import wait_until
 
 DEADLINE_S = 60.0
 
@@ -20,7 +21,6 @@ def end_io_thread(messenger):
     messenger._loop.join(DEADLINE_S)
 
 
-@pytest.mark.timeout(60)
 def test_whoever_waits_at_a_channel_hears_that_the_io_thread_has_ended():
     with LocalRuntime() as runtime:
         channel = Channel.create("rollouts")
@@ -34,8 +34,7 @@ def test_whoever_waits_at_a_channel_hears_that_the_io_thread_has_ended():
 
         thread = threading.Thread(target=get, daemon=True)
         thread.start()
-        while not any(queue.name == "another" for queue in channel.stats().queues):
-            pass
+        wait_until(lambda: any(queue.name == "another" for queue in channel.stats().queues))
         end_io_thread(runtime.messenger)
         thread.join(DEADLINE_S)
         assert "I/O thread ended" in str(outcome[0])
@@ -44,7 +43,6 @@ def test_whoever_waits_at_a_channel_hears_that_the_io_thread_has_ended():
                 handle.wait(DEADLINE_S)
 
 
-@pytest.mark.timeout(60)
 def test_what_needs_a_runtime_whose_io_thread_has_ended_says_so():
     with LocalRuntime() as runtime:
         channel = Channel.create("rollouts")
@@ -61,7 +59,6 @@ def test_what_needs_a_runtime_whose_io_thread_has_ended_says_so():
         assert channel.get() == 1
 
 
-@pytest.mark.timeout(60)
 def test_a_runtime_that_was_left_takes_nothing_from_the_next_one():
     first = LocalRuntime()
     with first, LocalRuntime():

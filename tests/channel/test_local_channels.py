@@ -23,7 +23,7 @@ from rlinf_scheduler.errors import (
     ChannelTimeout,
 )
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

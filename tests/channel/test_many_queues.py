@@ -59,6 +59,7 @@ def test_who_looks_at_its_process_is_told_of_a_few_queues_and_how_many_there_are
     waiting.cancel()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_get_that_ends_at_its_deadline_holds_up_nobody(channel, io_steps):
     with pytest.raises(ChannelTimeout, match=f"there are {NUM_QUEUES} queues"):
         channel.get_batch(5, queue_name="q17", timeout_s=0.05)

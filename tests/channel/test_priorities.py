@@ -10,7 +10,7 @@ import pytest
 from effort import tries
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty, ChannelUnanswered
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LARGE = 1 << 20
 
 

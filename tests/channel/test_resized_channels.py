@@ -8,7 +8,7 @@ from rlinf_scheduler.session import current_session
 from rlinf_scheduler.session.membership import GroupMembers, GroupMembership
 from waits import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 TWO = GroupMembers("actor", (0, 1), launched_ns=7)
 ONE = GroupMembers("actor", (0,), 1, launched_ns=7)
 THREE = GroupMembers("actor", (0, 1, 2), 1, launched_ns=7)

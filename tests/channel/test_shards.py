@@ -14,7 +14,7 @@ from rlinf_scheduler.errors import (
     LeaseExpired,
 )
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LARGE = 1 << 16  # of float64, so that it lies in shared memory
 
 
@@ -111,6 +111,7 @@ def test_a_shard_whose_place_was_taken_is_told(in_process):
     assert later.result(DEADLINE_S) == []
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_step_that_does_not_come_says_who_lags(in_process):
     channel = in_process.create()
     fill(channel, [1] * 6)

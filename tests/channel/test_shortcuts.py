@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import regression_roles as roles
+from alarms import Bell
 from job_processes import DEADLINE_S, Job
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
@@ -268,26 +269,23 @@ def test_a_signal_handler_uses_the_channel_while_its_thread_waits(held):
     _, _, channel = held
     heard = []
 
-    def handle(_signal, _frame):
+    def handle():
         channel.put("from the handler", queue_name="other", timeout_s=DEADLINE_S)
         heard.append(channel.get("other", timeout_s=DEADLINE_S))
         channel.put("answer", timeout_s=DEADLINE_S)
 
-    before = signal.signal(signal.SIGUSR1, handle)
-    try:
+    with Bell(signal.SIGUSR1, handle) as bell:
         for _ in range(50):
-            sender = threading.Thread(target=signal_when_waiting, args=(channel,))
+            sender = threading.Thread(target=ring_when_waiting, args=(bell, channel))
             sender.start()
             assert channel.get(timeout_s=DEADLINE_S) == "answer"
             sender.join(DEADLINE_S)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     assert heard == ["from the handler"] * 50
 
 
-def signal_when_waiting(channel):
-    wait_until(lambda: any(depth.num_getters for depth in channel.stats().queues))
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+def ring_when_waiting(bell, channel):
+    wait_until(lambda: any(depth.num_getters or depth.num_putters for depth in channel.stats().queues))
+    bell.ring()
 
 
 def test_a_stranger_gets_no_shortcut():
@@ -405,33 +403,24 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("by_shortcut", [False, True])
 def test_a_put_that_is_interrupted_gives_its_slot_back_once_its_block_is_left(by_shortcut):
-    def interrupt(*_):
+    def interrupt():
         raise Interrupted
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with LocalRuntime():
-            channel = Channel.create("full", max_bytes=1500)
-            channel.set_version(0, batch_items=4)
-            with channel.admit(max_lag=0, timeout_s=DEADLINE_S) as first:
-                channel.put(bytes(1000), slot=first, timeout_s=DEADLINE_S)
-            if by_shortcut:
-                take_own_shortcut(channel)
-            interrupts = threading.Thread(target=interrupt_once_it_waits, args=(channel,))
-            interrupts.start()
-            with channel.admit(max_lag=0, timeout_s=DEADLINE_S) as slot, pytest.raises(Interrupted):
-                channel.put(bytes(1000), slot=slot, timeout_s=DEADLINE_S)
-            interrupts.join(DEADLINE_S)
-            wait_until(lambda: not any(held.operation.startswith("slot") for held in held_of(channel)))
-            with pytest.raises(SlotExpired):
-                channel.put(bytes(1000), slot=slot, timeout_s=DEADLINE_S)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-
-def interrupt_once_it_waits(channel):
-    wait_until(lambda: any(depth.num_putters for depth in channel.stats().queues))
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+    with Bell(signal.SIGALRM, interrupt) as bell, LocalRuntime():
+        channel = Channel.create("full", max_bytes=1500)
+        channel.set_version(0, batch_items=4)
+        with channel.admit(max_lag=0, timeout_s=DEADLINE_S) as first:
+            channel.put(bytes(1000), slot=first, timeout_s=DEADLINE_S)
+        if by_shortcut:
+            take_own_shortcut(channel)
+        interrupts = threading.Thread(target=ring_when_waiting, args=(bell, channel))
+        interrupts.start()
+        with channel.admit(max_lag=0, timeout_s=DEADLINE_S) as slot, pytest.raises(Interrupted):
+            channel.put(bytes(1000), slot=slot, timeout_s=DEADLINE_S)
+        interrupts.join(DEADLINE_S)
+        wait_until(lambda: not any(held.operation.startswith("slot") for held in held_of(channel)))
+        with pytest.raises(SlotExpired):
+            channel.put(bytes(1000), slot=slot, timeout_s=DEADLINE_S)
 
 
 def held_of(channel):
@@ -613,19 +602,16 @@ def test_what_a_signal_handler_raises_is_not_held_for_the_shortcuts_own(held, er
     """A handler that raises TimeoutError is how many programs end a call that takes too long."""
     _, _, channel = held
 
-    def handle(_signal, _frame):
+    def handle():
         raise error("of the handler")
 
-    before = signal.signal(signal.SIGUSR1, handle)
-    try:
+    with Bell(signal.SIGUSR1, handle) as bell:
         for _ in range(5):
             take_own_shortcut(channel)
-            sender = threading.Thread(target=signal_when_waiting, args=(channel,))
+            sender = threading.Thread(target=ring_when_waiting, args=(bell, channel))
             sender.start()
             with pytest.raises(error, match="of the handler"):
-                channel.get(timeout_s=5)
+                channel.get(timeout_s=DEADLINE_S)
             sender.join(DEADLINE_S)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     channel.put("item")
     assert channel.get(timeout_s=DEADLINE_S) == "item"

@@ -100,7 +100,7 @@ def test_whoever_wants_a_folder_that_is_being_removed_has_a_new_one(parent):
         held = beside.submit(hold_folder, folder, 30.0)
         (folder / "lock").unlink()
         remover.close()
-        descriptor = held.result(30)
+        descriptor = held.result(60)
     assert is_at(descriptor, folder / "lock")
     os.close(descriptor)
 

@@ -9,7 +9,7 @@ from alarms import Interrupted
 from rlinf_scheduler.comm import serial_thread
 from rlinf_scheduler.comm.serial_thread import SerialThread
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def test_who_is_interrupted_before_there_is_a_thread_leaves_the_start_to_the_next(monkeypatch):

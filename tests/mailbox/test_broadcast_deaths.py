@@ -11,7 +11,7 @@ from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
 from rlinf_scheduler.errors import PeerDied
 from rlinf_scheduler.mailbox import Mailbox
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 SIZE = 50_000
 NUM_TURNS = 40
 KILL_AT = 10

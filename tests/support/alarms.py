@@ -4,6 +4,7 @@ import contextlib
 import random
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -48,6 +49,37 @@ class Alarms:
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
         return True
+
+
+class Bell:
+    """A signal that is sent to the main thread, wherever that sleeps, until what it is to do there has begun."""
+
+    def __init__(self, number, act):
+        self._number = number
+        self._act = act
+        self._is_rung = False
+        self._is_heard = threading.Event()
+
+    def ring(self):
+        """Have the main thread act, once; not to be called there."""
+        self._is_heard.clear()
+        self._is_rung = True
+        while self._is_rung:
+            signal.pthread_kill(threading.main_thread().ident, self._number)
+            self._is_heard.wait(AGAIN_AFTER_S)
+
+    def _on_signal(self, _number, _frame):
+        if self._is_rung:
+            self._is_rung = False
+            self._is_heard.set()
+            self._act()
+
+    def __enter__(self):
+        self._before = signal.signal(self._number, self._on_signal)
+        return self
+
+    def __exit__(self, *_):
+        signal.signal(self._number, self._before)
 
 
 @pytest.fixture

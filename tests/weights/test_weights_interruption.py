@@ -218,7 +218,7 @@ def test_a_signal_handler_fetches_from_elsewhere_while_its_thread_is_handing_wor
     fetched = []
 
     def fetch(_number, _frame):
-        fetched.append(rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait(5))
+        fetched.append(rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait(DEADLINE_S))
 
     start = threading.Thread.start
 

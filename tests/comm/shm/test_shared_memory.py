@@ -333,14 +333,14 @@ class Holder:
         self.array[0] = 1
 
 for _ in range(3):
-    sent = mailbox.send(np.ones(100_000), "rank:0", timeout_s=20)
+    sent = mailbox.send(np.ones(100_000), "rank:0", timeout_s=60)
     holder = Holder()
     holder.itself = holder
-    holder.array = mailbox.recv("rank:0", timeout_s=20).wait()
+    holder.array = mailbox.recv("rank:0", timeout_s=60).wait()
     sent.wait()
     held.append(holder)
 np.held = held  # outlives this module
-unread = mailbox.send(np.ones(100_000), "rank:0", timeout_s=20)
+unread = mailbox.send(np.ones(100_000), "rank:0", timeout_s=60)
 """
 
 

@@ -18,7 +18,7 @@ from rlinf_scheduler.comm.transport import peer_session as session_module
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def transport_between(messenger, other):
