@@ -52,6 +52,32 @@ def test_the_iteration_of_a_rank_that_leaves_ends_while_it_waits(in_process):
     assert both[0].result(DEADLINE_S) == [[0, 2], [4, 5, 6, 7]]
 
 
+def take_one(channel, rank, members):
+    return list(channel.shard(rank, members, batch_items=4).next_batch(DEADLINE_S))
+
+
+def test_what_a_rank_took_last_and_left_with_is_given_to_others_when_its_process_is_gone(sockets):
+    channel = filled(sockets, 8)
+    shard = channel.shard(0, TWO, batch_items=4)
+    assert shard.next_batch(DEADLINE_S) == [0, 2]
+    # Its process ends with that; nobody has said that it is done with.
+    assert sockets.run(take_one, channel, 1, TWO).result(DEADLINE_S) == [1, 3]
+    resize(ONE)
+    channel.end()
+    assert sorted(item for batch in shard for item in batch) == [1, 3, 4, 5, 6, 7]
+
+
+def test_what_a_rank_acknowledged_before_it_left_is_given_to_nobody(in_process):
+    channel = filled(in_process, 8)
+    shards = [channel.shard(rank, TWO, batch_items=4) for rank in range(2)]
+    for shard in shards:
+        with shard.lease(DEADLINE_S):
+            pass
+    resize(ONE)
+    channel.end()
+    assert list(shards[0]) == [[4, 5, 6, 7]]
+
+
 def test_who_has_left_is_told_so_and_what_makes_no_sense_is_refused(in_process):
     channel = filled(in_process, 4)
     resize(ONE)
