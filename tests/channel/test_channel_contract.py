@@ -320,7 +320,7 @@ def test_a_thousand_pending_gets_need_no_threads(backend):
     before = threading.active_count()
     handles = [channel.get(async_op=True) for _ in range(1000)]
     assert channel.stats().num_getters == 1000
-    assert threading.active_count() == before
+    assert threading.active_count() < before + 10  # others may begin one, or end
     for number in range(1000):
         channel.put(number, async_op=True)
     assert [handle.wait(DEADLINE_S) for handle in handles] == list(range(1000))

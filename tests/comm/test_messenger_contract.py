@@ -322,7 +322,7 @@ def test_one_thread_serves_any_number_of_peers_and_requests(new_messenger):
     for client in clients:
         for _ in range(50):
             client.request(server.endpoint, "never", None)
-    assert threading.active_count() <= before + 21  # some of before may have ended
+    assert threading.active_count() < before + 21 + 10  # others may begin one, or end
 
 
 def test_a_service_is_served_once(new_messenger):

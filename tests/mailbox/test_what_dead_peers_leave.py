@@ -7,6 +7,7 @@ from comm_fixtures import DEADLINE_S
 from rlinf_scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
 from rlinf_scheduler.mailbox import Mailbox
 from rlinf_scheduler.observe import timekeeping
+from waits import wait_until
 
 # What the directory remembers of a name that is gone.
 OBJECTS_A_TOMBSTONE = 8
@@ -50,6 +51,8 @@ def test_peers_that_come_and_go_leave_nothing_behind(monkeypatch):
                 with member(secret, f"rollout-{number}:0", messenger.endpoint) as (_, peer):
                     trade(env, peer, number)
                 del peer
+            # A peer is gone before all that it was here has been forgotten.
+            wait_until(lambda: len(messenger.transports()) == 1)
             gc.collect()
             return len(gc.get_objects())
 

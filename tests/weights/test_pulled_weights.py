@@ -199,8 +199,7 @@ def test_a_pull_that_stands_still_is_given_up(job):
     os.kill(pair.publisher.pid, signal.SIGSTOP)
     try:
         pair.go_on()
-        while not pair.pulled().fell_back:
-            pass
+        wait_until(lambda: pair.pulled().fell_back)
     finally:
         os.kill(pair.publisher.pid, signal.SIGCONT)
     assert pair.fetched() == (1, {1.0})

@@ -252,6 +252,7 @@ def test_a_deadline_that_passes_meanwhile_is_told_with_the_reason(pair):
     assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
     with unreachable(*pair):
         shut(client, server)
+        until(lambda: client.condition(server.endpoint.process_id))
         late = client.request(server.endpoint, "echo", 2, timeout_s=0.1)
         with pytest.raises(CommTimeout, match=r"its answer; it is unreachable for \d+\.\d s: .*EHOSTUNREACH"):
             late.result(DEADLINE_S)
