@@ -11,6 +11,7 @@ from test_postmortem import needs_statuses
 from rlinf.scheduler import PackedPlacementStrategy, Worker
 from rlinf_scheduler.errors import WorkerDied
 from rlinf_scheduler.events import WorkerLost
+from rlinf_scheduler.worker import supervision
 from waits import wait_until
 
 DEADLINE_S = 60.0
@@ -70,6 +71,19 @@ def test_of_several_calls_the_one_that_ran_is_named(mortal, tmp_path):
     both_are_made.touch()
     for call in (ran, waited):
         with pytest.raises(WorkerDied, match=r"killed by SIGKILL, \d+\.\d s into die_when_there\(\)"):
+            call.wait(DEADLINE_S)
+
+
+def test_of_calls_that_end_with_a_connection_the_one_that_ran_is_named(forked_job, tmp_path, monkeypatch):
+    """As where Ray says later that the process has ended, or never."""
+    monkeypatch.setattr(supervision, "UNSAID_GRACE_S", 0.05)
+    monkeypatch.setattr(supervision, "STOP_GRACE_S", 0.0)
+    forked_job.processes.watches, both_are_made = False, tmp_path / "both are made"
+    mortal = Mortal.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="unsaid")
+    ran, waited = mortal.die_when_there(both_are_made), mortal.answer()
+    both_are_made.touch()
+    for call in (ran, waited):
+        with pytest.raises(WorkerDied, match=r"its process has ended.*, \d+\.\d s into die_when_there\(\)"):
             call.wait(DEADLINE_S)
 
 

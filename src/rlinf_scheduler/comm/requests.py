@@ -189,10 +189,12 @@ class PeerRequests:
     def lose(self, reason: str, *, closing: bool = False) -> None:
         """End everything that waits for this peer."""
         while self.pending:
-            _, future = self.pending.popitem()
-            if future.timer is not None:
-                future.timer.cancel()
-            future.set_exception(CommError(reason) if closing else PeerDied(self._peer.title, reason))
+            # In the order in which they were asked: of several calls the peer was at the first.
+            asked, self.pending = self.pending, {}
+            for future in asked.values():
+                if future.timer is not None:
+                    future.timer.cancel()
+                future.set_exception(CommError(reason) if closing else PeerDied(self._peer.title, reason))
         while self.incoming:
             _, request = self.incoming.popitem()
             request.cancel_from_peer()
