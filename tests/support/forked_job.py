@@ -22,9 +22,24 @@ from rlinf_scheduler.planning import Node, Topology
 from rlinf_scheduler.session import Session, SideBySide, set_current
 from rlinf_scheduler.weights.index_service import open_index_when_needed
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
+from rlinf_scheduler.worker import supervision
 from rlinf_scheduler.worker.device_lock import DeviceLockServer
+from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.processes import Processes
 from rlinf_scheduler.worker.supervision import groups_in
+
+TOLD_WITHIN_S = 60.0
+
+
+def wait_for_ends(monkeypatch):
+    """Have it be waited for what is told of the ends of processes, as long as that takes on a busy machine."""
+    reason_of_death = GroupCalls.reason_of_death
+
+    def reason_in_time(group, call, address, wait_s, otherwise):
+        return reason_of_death(group, call, address, wait_s and TOLD_WITHIN_S, otherwise)
+
+    monkeypatch.setattr(supervision, "UNSAID_GRACE_S", TOLD_WITHIN_S)
+    monkeypatch.setattr(GroupCalls, "reason_of_death", reason_in_time)
 
 
 def host(pipe, env_vars):

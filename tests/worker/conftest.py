@@ -3,7 +3,7 @@
 import pytest
 
 from comm_fixtures import new_messenger, secret, session
-from forked_job import ForkedJob
+from forked_job import ForkedJob, wait_for_ends
 from local_group import LocalJob
 
 __all__ = ["new_messenger", "secret", "session"]
@@ -18,8 +18,9 @@ def job():
 
 
 @pytest.fixture
-def forked_job():
+def forked_job(monkeypatch):
     """A driver; its groups are processes of their own, without Ray."""
+    wait_for_ends(monkeypatch)
     job = ForkedJob()
     yield job
     job.close()

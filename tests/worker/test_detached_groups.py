@@ -16,6 +16,7 @@ from detached_workers import Failing, Outer, Steady, Stuck
 
 from alarms import Interrupted
 from detached_forked_job import DetachedForkedJob
+from forked_job import wait_for_ends
 from rlinf.scheduler import Cluster, PackedPlacementStrategy
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.comm.directory import GROUPS
@@ -61,8 +62,9 @@ ONE, TWO = PackedPlacementStrategy(0, 0), PackedPlacementStrategy(0, 1)
 
 
 @pytest.fixture
-def kept():
+def kept(monkeypatch):
     """The job server."""
+    wait_for_ends(monkeypatch)
     job = DetachedForkedJob()
     yield job
     job.close()
