@@ -21,8 +21,8 @@ from rlinf_scheduler.observe.why import WhyService
 from rlinf_scheduler.planning import Node, Topology
 from rlinf_scheduler.session import Session, SideBySide, set_current
 from rlinf_scheduler.weights.index_service import open_index_when_needed
-from rlinf_scheduler.worker.channel_starter import ChannelStarter
 from rlinf_scheduler.worker import supervision
+from rlinf_scheduler.worker.channel_starter import ChannelStarter
 from rlinf_scheduler.worker.device_lock import DeviceLockServer
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.processes import Processes
