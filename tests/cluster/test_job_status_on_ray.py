@@ -7,6 +7,7 @@ import pytest
 
 from programs import RLINF, run_program
 from rlinf.scheduler import Channel, PackedPlacementStrategy, Worker
+from waits import seen
 
 DEADLINE_S = 60.0
 
@@ -19,16 +20,26 @@ class Producer(Worker):
         return self.info.pid
 
 
+def top():
+    done = run_program("-c", RLINF, "top", "--once", "--json", "--job", os.getpid())
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.ray
 def test_another_terminal_sees_ranks_devices_and_channels(ray_cluster):
     Channel.create("seen from elsewhere")
     with Producer.create_group().launch(ray_cluster, PackedPlacementStrategy(5, 5), name="producer") as group:
         (pid,) = group.produce("seen from elsewhere", 3).wait(DEADLINE_S)
-        done = run_program("-c", RLINF, "top", "--once", "--json", "--job", os.getpid())
+
+        def rank_in(data):
+            (rank,) = next(each for each in data["groups"] if each["name"] == "producer")["ranks"]
+            return rank
+
+        # One that does not get to answer in time is told of so.
+        data = seen(top, lambda data: rank_in(data)["state"] == "idle")
         found = ray_cluster.status()
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
-    (rank,) = next(each for each in data["groups"] if each["name"] == "producer")["ranks"]
+    rank = rank_in(data)
     assert (rank["pid"], rank["state"], rank["node_rank"], rank["devices"]) == (pid, "idle", 1, [1])
     assert data["nodes"][1]["devices"][1]["holders"] == ["producer:0"]
     channel = next(each for each in data["channels"] if each["name"] == "seen from elsewhere")

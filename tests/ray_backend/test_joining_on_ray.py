@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,8 +37,20 @@ try:
 except ClusterError as error:
     print(time.monotonic() - begun < 50, error)
 """
-# Each process of tests has ports of its own: Ray listens on all addresses, whatever it is told.
-_PORT = 6721 + 2 * (os.getpid() % 1500)
+
+
+def _free_port():
+    """The first of two ports at which nobody listens: Ray does on all addresses, whatever it is told."""
+    for port in range(6721 + 2 * (os.getpid() % 1500), 10_000, 2):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for each in (port, port + 1):
+                stack.enter_context(socket.socket()).bind(("", each))
+            return port
+    raise AssertionError("no two ports are free")
+
+
+# Each process of tests has ports of its own.
+_PORT = _free_port()
 WITH_TOKEN, WITHOUT = f"127.0.0.21:{_PORT}", f"127.0.0.22:{_PORT + 1}"
 
 
@@ -87,7 +100,7 @@ def foreign_rays():
         finally:
             with held(with_descendants(marked(MARK, mark), living())) as descriptors:
                 send(descriptors.values(), signal.SIGKILL)
-                wait_for_ends(descriptors.values(), 30)
+                wait_for_ends(descriptors.values(), 60)
 
 
 @contextlib.contextmanager
@@ -132,7 +145,7 @@ def test_a_refusal_is_quick_and_names_mode_and_token(foreign_rays, tmp_path):
 
 @pytest.mark.ray(own=True)
 def test_a_machine_that_is_no_node_is_told_so_at_the_deadline(foreign_rays):
-    raylets.wait_for_raylet(WITHOUT, 30)
+    raylets.wait_for_raylet(WITHOUT, 60)
     begun = time.monotonic()
     with pytest.raises(ClusterTimeout, match=r"this machine is no node of the Ray at 127\.0\.0\.23:6723"):
         raylets.wait_for_raylet("127.0.0.23:6723", 0.3)

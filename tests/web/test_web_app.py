@@ -4,11 +4,13 @@ import io
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.status import JobStatus
+from rlinf_scheduler.web import app as web_app
 from rlinf_scheduler.web.app import CLOSED, MAX_STREAMS, SharedLook, WebApp
 
 TOKEN = "a-token-of-the-test"
@@ -159,24 +161,27 @@ def test_all_who_ask_within_a_second_get_the_same_look(app, looks):
     assert (texts, looks.number) == ({'{"look":1}'}, 1)
 
 
-def test_streams_go_on_together_with_one_look_each_time():
-    looks = Counted()
-    app = WebApp(TOKEN, SharedLook(looks, 0.05), SharedLook(dict, LONG_S))
+def test_streams_go_on_together_with_one_look_each_time(monkeypatch):
+    looks, passed = Counted(), []
+    # Time passes when all have seen the last look.
+    monkeypatch.setattr(web_app, "time", SimpleNamespace(monotonic=lambda: 0.05 * len(passed)))
+    together = threading.Barrier(6, lambda: passed.append(True), DEADLINE_S)
+    app = WebApp(TOKEN, SharedLook(looks, 0.04), SharedLook(dict, LONG_S))
     found = {}
 
     def follow(name):
-        stream = Answer(app, "/events").body
-        found[name] = [event_of(next(stream))[1]["look"] for _ in range(4)]
+        stream, found[name] = Answer(app, "/events").body, []
+        for _ in range(4):
+            found[name].append(event_of(next(stream))[1]["look"])
+            together.wait()
 
     followers = [threading.Thread(target=follow, args=(name,)) for name in range(6)]
     for each in followers:
         each.start()
     for each in followers:
         each.join(DEADLINE_S)
-    assert all(numbers == sorted(set(numbers)) for numbers in found.values())
-    assert len(found) == 6
-    # Each look was sent to whoever waited; six that looked for themselves would have needed 24.
-    assert looks.number < 16
+    assert list(found.values()) == [[1, 2, 3, 4]] * 6
+    assert looks.number == 4
 
 
 def test_nobody_looks_while_nobody_asks():
