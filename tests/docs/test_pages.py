@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from forked_job import ForkedJob
 from page_programs import Program, files_of, printed_by_process, printed_here, programs_of, save
 from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.observe import status_service, survey
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -39,6 +40,14 @@ def pages(where):
         if programs and where == ("alone" if not in_cluster else "ray" if path.name in ON_RAY else "forked"):
             found.append(pytest.param(path, id=str(path.relative_to(ROOT))))
     return found
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A look at a job waits for processes that are held up: all of them answer in the end."""
+    monkeypatch.setattr(survey, "PATIENCE_S", 30.0)
+    monkeypatch.setattr(status_service, "WITHIN_S", 60.0)
+    monkeypatch.setattr(status_service, "TIMEOUT_S", 100.0)
 
 
 @pytest.fixture
