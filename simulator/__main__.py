@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from simulator.run import Report, simulate
 from simulator.shrink import shrink, tell
 
-CHUNK = 100
+CHUNK = 20
 MAX_SHOWN = 5
 
 

@@ -29,16 +29,18 @@ class _File:
         self.number = number
         self.mode = mode
         self.data = bytearray()
-        self.synced = b""
+        self.synced = bytearray()
+        self.same_bytes = 0  # so many from the start are still what was synced
         self.lock: tuple[int, int] | None = None  # whose descriptor has locked it
         self.num_names = 1
 
     def sync(self) -> None:
-        self.synced = bytes(self.data)
+        self.synced[self.same_bytes :] = self.data[self.same_bytes :]
+        self.same_bytes = len(self.data)
 
     def lose(self, draw: Any) -> None:
         """The machine has died: of what was not synced, each sector and the length are there or not."""
-        before, after = self.synced, bytes(self.data)
+        before, after = bytes(self.synced), bytes(self.data)
         if before == after:
             return
         size = draw.choice((len(before), len(after), draw.randint(*sorted((len(before), len(after))))))
@@ -47,8 +49,8 @@ class _File:
         found = bytearray()
         for begin in range(0, size, SECTOR):
             found += both[draw.random() < is_likely][begin : min(size, begin + SECTOR)]
-        self.data = found
-        self.sync()
+        self.data, self.synced = found, bytearray(found)
+        self.same_bytes = len(found)
 
 
 class Files:
@@ -261,6 +263,7 @@ class SimulatedDisk(Disk):
             data = data[: len(data) // 2]
         if len(file.data) < offset:
             file.data.extend(bytes(offset - len(file.data)))
+        file.same_bytes = min(file.same_bytes, offset)
         file.data[offset : offset + len(data)] = data
         if not lives:
             self._die()
@@ -274,6 +277,7 @@ class SimulatedDisk(Disk):
 
     @staticmethod
     def _truncate(file: _File, size: int) -> None:
+        file.same_bytes = min(file.same_bytes, size)
         del file.data[size:]
         file.data.extend(bytes(size - len(file.data)))
 

@@ -198,13 +198,14 @@ class SimulatedSocket:
         count = 0
         while self._unread and count < len(target):
             first = self._unread[0]
-            size = min(len(first), len(target) - count)
-            target[count : count + size] = first[:size]
-            count += size
-            if size == len(first):
+            size = len(target) - count
+            if len(first) <= size:
+                size = len(first)
                 self._unread.popleft()
             else:
-                self._unread[0] = first[size:]
+                first, self._unread[0] = first[:size], first[size:]
+            target[count : count + size] = first
+            count += size
         self.unread_bytes -= count
         if self.wire is not None:
             self.wire.other(self).is_read(count)
@@ -451,7 +452,8 @@ class _Epoll:
             for fd, wanted in self._wanted.items()
             if fd in stirred and (mask := sockets[fd].events() & wanted)
         ]
-        self.stirred = {fd for fd, _ in ready}
+        stirred.clear()
+        stirred.update(fd for fd, _ in ready)
         if len(ready) > 1:  # what was ready before comes again behind, or before
             self._kernel.draw.shuffle(ready)
         return ready
@@ -497,13 +499,13 @@ class SimulatedLoop(IoLoop):
 
     def stir(self, each: SimulatedSocket) -> None:
         """Something about one of its sockets has changed."""
-        self._epoll.stirred.add(each.fileno())
+        self._epoll.stirred.add(each._fd)
         self.poke()
 
     def poke(self) -> None:
         """Something is there to be done, and the thread gets its turn soon; now and then it is late."""
-        slow = self._kernel.draw.random() < SLOW_SHARE
-        self._plan(self._kernel.draw.randrange(SLOW_US if slow else 40))
+        draw = self._kernel.draw
+        self._plan(draw.randrange(SLOW_US if draw.random() < SLOW_SHARE else 40))
 
     def datagrams(self, fileno: int | None) -> SimulatedDatagrams:
         """Return a socket of this process for datagrams: a new one, or the one that has this descriptor."""
@@ -520,19 +522,23 @@ class SimulatedLoop(IoLoop):
     def _wake(self) -> None:
         self.poke()
 
+    def _until_next_timer(self) -> float:
+        return 0.0  # it is looked for when there is nothing else to do
+
     def _add_timer(self, when: float, timer: Timer) -> None:
         # Time stands still within an event: what is to happen later happens in another one.
         super()._add_timer(max(when, self.now() + 1e-6), timer)
 
     def _plan(self, delay_us: int, *, looks: bool = False) -> None:
-        world = self._process.world
+        process = self._process
+        world = process.world
         at_us = world.now_us + delay_us
         if self._due_us is None or at_us < self._due_us:
             self._due_us, self._look = at_us, 0
             if looks:
-                self._look = world.schedule_look(at_us, self._process, self._turn, at_us)
+                self._look = world.schedule_look(at_us, process, self._turn, at_us)
             else:
-                self._process.later(delay_us, self._turn, at_us)
+                world.schedule(at_us, process, self._turn, (at_us,))
         elif not looks:
             world.is_no_look(self._look)
 
@@ -548,19 +554,20 @@ class SimulatedLoop(IoLoop):
             SimulatedLoop.at_work = None
             self._ident = 0
             self._sleeping = True
-        while self._timers and self._timers[0][2].callback is None:
-            heapq.heappop(self._timers)
+        timers = self._timers
+        while timers and timers[0][2].callback is None:
+            heapq.heappop(timers)
         if self._ready or self._epoll.poll():
             self._plan(self._kernel.draw.randrange(1, 10))
-        elif self._timers and self._timers[0][0] < FOREVER_S:
-            due_us = math.ceil(self._timers[0][0] * 1e6)
-            looks = all(_looks_again(each) for each in self._timers if each[0] < FOREVER_S)
+        elif timers and timers[0][0] < FOREVER_S:
+            due_us = math.ceil(timers[0][0] * 1e6)
+            looks = all(_looks_again(timer) for when, _, timer in timers if when < FOREVER_S)
             self._plan(max(1, due_us - self._process.world.now_us), looks=looks)
 
 
-def _looks_again(entry: tuple[float, int, Timer]) -> bool:
+def _looks_again(timer: Timer) -> bool:
     """Whether a timer is of what a process looks at again and again, for ever if need be."""
-    callback = entry[2].callback
+    callback = timer.callback
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, Deliveries):
         if isinstance(owner._owner, Inbox):  # nothing else tells it what was taken

@@ -21,6 +21,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport import identity
 from rlinf_scheduler.comm.transport.peer_session import CONNECT_TIMEOUT_S, GRACE_S, OVERDUE_S, State
+from rlinf_scheduler.durable import opening
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import Draining, MembersNotices
 from rlinf_scheduler.weights.index_service import IndexService
@@ -267,6 +268,7 @@ def errors_are_found() -> Iterator[None]:
             replaced(threading.Thread, "start", refuse_to_start),
             replaced(shortcut, "MIN_OPERATIONS", 1),
             replaced(slot, "secrets", _Keys()),
+            replaced(opening, "trim_heap", lambda: None),
             # One telling is as the other, also in how many bytes a ticket takes.
             replaced(operation, "_next_ticket", itertools.count(1).__next__),
             replaced(shortcuts, "_next_number", itertools.count(1).__next__),

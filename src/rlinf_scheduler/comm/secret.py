@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 
@@ -38,7 +37,7 @@ class ClusterSecret:
 
     def mac(self, label: bytes, *parts: bytes) -> bytes:
         """HMAC-SHA256 of `parts` under this key; `label` keeps one use from standing in for another."""
-        return hmac.new(self._key, b"\0".join((label, *parts)), hashlib.sha256).digest()
+        return hmac.digest(self._key, b"\0".join((label, *parts)), "sha256")
 
     def derive(self, label: bytes) -> bytes:
         """A 32-byte key for another purpose; it tells nothing about this one."""

@@ -54,7 +54,7 @@ class ReceiveBuffers:
     """
 
     def __init__(self, loop: Clock, *, max_bytes: int = MAX_BYTES) -> None:
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.scratch = framing.allocate(SCRATCH_BYTES)
         self._loop = loop
         self._max_bytes = max_bytes
         self.lent_bytes = 0
