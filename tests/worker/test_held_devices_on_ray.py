@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import ray
 
 from programs import RLINF, Program, run_program
+from waits import wait_until
 
 PROGRAM = Path(__file__).with_name("devices_job.py")
 # Ray programs that are not ours: they take as many GPUs as they are told, and say which they have got.
@@ -58,7 +60,7 @@ class Job:
 @pytest.fixture
 def start(ray_address):
     """Start a job on the Ray of the tests, which has two nodes of four devices."""
-    jobs = []
+    jobs, num_free = [], ray.available_resources()["GPU"]
 
     def start_job(*command):
         jobs.append(Job(*(command or (PROGRAM, ray_address))))
@@ -67,6 +69,8 @@ def start(ray_address):
     yield start_job
     for job in jobs:
         job.end()
+    # Ray hears later of the end of programs that are not ours.
+    wait_until(lambda: ray.available_resources().get("GPU", 0) >= num_free)
 
 
 @pytest.fixture
