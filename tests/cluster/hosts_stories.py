@@ -12,7 +12,7 @@ import numpy as np
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 
 DEADLINE_S = 60.0
-UNREACHABLE_AFTER_S = 12.0
+UNREACHABLE_AFTER_S = 24.0
 NUM_ITEMS = 200
 NUM_LARGE = 8
 LARGE_BYTES = 4 << 20

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import ray
-from ray._private.state import actors
+from ray._private.state import actors, jobs
 from ray.util import placement_group_table
 from ray.util.placement_group import placement_group
 
@@ -99,8 +99,9 @@ def of_an_actor(wanted):
 @pytest.fixture
 def of_a_driver(wanted, ray_address):
     """Recorded for one whose Ray job is over."""
-    ended = run_program("-c", DRIVER, ray_address, with_ray=True, timeout=DEADLINE_S)
-    hold = DeviceHold(ended.stdout.strip(), "", wanted.node_id, wanted.names, 0.0, HOLDER)
+    job = run_program("-c", DRIVER, ray_address, with_ray=True, timeout=DEADLINE_S).stdout.strip()
+    wait_until(lambda: job in [each["JobID"] for each in jobs() if each["IsDead"]])
+    hold = DeviceHold(job, "", wanted.node_id, wanted.names, 0.0, HOLDER)
     placement_group([{wanted.resource: 1}], name=hold.to_name())
 
 
