@@ -210,7 +210,7 @@ async def left(engine):
 async def paused(engine, mode):
     """A long request and one that comes in a pause: which were done before the end of the pause, and both."""
     before = (await engine.load()).paused_s
-    (running,) = await begun(engine, asked("running", 100))
+    (running,) = await begun(engine, asked("running", 200))
     await engine.pause(mode)
     coming = asyncio.ensure_future(collect(engine, asked("coming")))
     ended = None if mode == "keep" else await asyncio.wait_for(running, 60)
@@ -244,14 +244,14 @@ async def slept(engine):
 
 async def loaded(engine):
     """How much an engine says that it has to do: with three requests, and with none."""
-    tasks = await begun(engine, *(asked(f"request {n}", 100) for n in range(3)))
+    tasks = await begun(engine, *(asked(f"request {n}", 200) for n in range(3)))
     busy = await engine.load()
     await asyncio.gather(*tasks)
     return busy, await engine.load()
 
 
 async def twice(engine):
-    (task,) = await begun(engine, asked("same", 100))
+    (task,) = await begun(engine, asked("same", 200))
     said = await refused(engine, asked("same"))
     return said, (await task).finish_reason
 

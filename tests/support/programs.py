@@ -36,6 +36,13 @@ _LONGEST_BYTES = 1 << 20
 _STANDARD = "stdin", "stdout", "stderr"
 
 
+def _is_readable(descriptor, timeout):
+    """Whether it is, within so many seconds; of whatever number it is: `select` takes those below 1024."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
+
+
 class Program:
     """A program that runs, or has run; a context manager, which kills it at its end.
 
@@ -102,7 +109,7 @@ class Program:
             subprocess.TimeoutExpired: it has not.
         """
         if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            if not _is_readable(self._status, timeout):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
             self.returncode = int(os.read(self._status, 10))
         return self.returncode
@@ -112,7 +119,7 @@ class Program:
         return self.wait(0) if self._has_ended() else None
 
     def _has_ended(self):
-        return self.returncode is not None or bool(select.select([self._status], [], [], 0)[0])
+        return self.returncode is not None or _is_readable(self._status, 0)
 
     def send_signal(self, number):
         """Send it a signal, unless it has ended."""
