@@ -21,6 +21,7 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker import device_lock
 from rlinf_scheduler.worker.device_lock import DeviceLock, DeviceLockServer
 from waits import wait_until
 
@@ -77,6 +78,12 @@ class Sharer(Worker):
         lock = self.device_lock()
         with lock, lock:
             pass
+
+
+@pytest.fixture(autouse=True)
+def answered(monkeypatch):
+    """Who has waited for too long is told for whom, also on a busy machine."""
+    monkeypatch.setattr(device_lock, "_GRACE_S", DEADLINE_S)
 
 
 def on(*devices, node=0):
