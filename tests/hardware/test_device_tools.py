@@ -10,6 +10,7 @@ from rlinf_scheduler.hardware import tools
 from rlinf_scheduler.hardware.devices import Device, Tool, list_devices, read_numa_node
 from rlinf_scheduler.hardware.vendors import find_devices
 
+DEADLINE_S = 60.0
 NVIDIA_SMI = """\
 0, GPU-8932f937-d72c-4106-c12f-20bd9faed9f6, NVIDIA H200, 143771, 00000000:1B:00.0
 1, GPU-0c7a3f1e-0000-4106-c12f-20bd9faed9f6, NVIDIA H200, [N/A], 00010000:43:00.0
@@ -120,12 +121,12 @@ def tool_folder(tmp_path, monkeypatch):
 
 def test_devices_of_a_node_come_from_the_vendors_own_tool(tool_folder):
     script(tool_folder, "nvidia-smi", f"cat <<'END'\n{NVIDIA_SMI}END")
-    assert [device.index for device in find_devices("NVIDIA")] == [0, 1]
+    assert [device.index for device in find_devices("NVIDIA", DEADLINE_S)] == [0, 1]
 
 
 def test_tool_is_asked_for_what_its_parser_reads(tool_folder):
     script(tool_folder, "nvidia-smi", 'echo "$@" > "$0.asked"')
-    assert find_devices("NVIDIA") == ()
+    assert find_devices("NVIDIA", DEADLINE_S) == ()
     asked = (tool_folder / "nvidia-smi.asked").read_text()
     assert asked == "--query-gpu=index,uuid,name,memory.total,pci.bus_id --format=csv,noheader,nounits\n"
 
@@ -161,5 +162,5 @@ def test_devices_are_listed_by_index_with_their_numa_nodes(tmp_path):
         (tmp_path / bus_id).mkdir()
         (tmp_path / bus_id / "numa_node").write_text(f"{node}\n")
     tool = Tool((script(tmp_path, "hl-smi", f"cat <<'END'\n{HL_SMI}END"),), tools.parse_hl_smi)
-    found = list_devices(tool, pci_devices=tmp_path)
+    found = list_devices(tool, DEADLINE_S, pci_devices=tmp_path)
     assert [(device.index, device.numa_node) for device in found] == [(2, 0), (3, 1)]

@@ -18,6 +18,7 @@ from rlinf_scheduler.hardware.egl import (
 )
 from rlinf_scheduler.planning import Node, PackedPlacementStrategy, Topology
 
+DEADLINE_S = 60.0
 # As on a node of eight of which a container has four.
 SHUFFLED = "0 2 - -\n1 3 - -\n2 0 - -\n3 1 - -\n"
 
@@ -37,17 +38,17 @@ def program(text):
 
 def test_the_driver_is_asked_with_the_variables_of_the_nodes_processes():
     asks = program("import os,sys; sys.stdout.write(os.environ['CUDA_VISIBLE_DEVICES'])")
-    assert find_egl_devices(2, {"CUDA_VISIBLE_DEVICES": "5 1 - -"}, command=asks) == (-1, 5)
+    assert find_egl_devices(2, {"CUDA_VISIBLE_DEVICES": "5 1 - -"}, DEADLINE_S, asks) == (-1, 5)
 
 
 def test_every_accelerator_has_its_own_number():
     asks = program(f"print({SHUFFLED!r})")
-    assert find_egl_devices(4, os.environ, command=asks) == (2, 3, 0, 1)
+    assert find_egl_devices(4, os.environ, DEADLINE_S, asks) == (2, 3, 0, 1)
 
 
 @pytest.mark.parametrize("text", ["raise SystemExit(1)", "pass", "print('no EGL')", "print('7 3 - -')"])
 def test_where_egl_says_nothing_of_use_there_are_no_numbers(text):
-    found = find_egl_devices(1, os.environ, command=program(text))
+    found = find_egl_devices(1, os.environ, DEADLINE_S, program(text))
     assert found == ()
 
 

@@ -7,11 +7,12 @@ import subprocess
 import pytest
 
 from rlinf_scheduler.errors import DeviceMismatch
-from rlinf_scheduler.hardware import tools
+from rlinf_scheduler.hardware import seen, tools
 from rlinf_scheduler.hardware.devices import list_devices
 from rlinf_scheduler.hardware.seen import check_seen, look
 from rlinf_scheduler.planning import FlexiblePlacementStrategy, Node, Topology
 
+DEADLINE_S = 60.0
 SIMULATED = Node(
     ip="10.0.0.2",
     num_accelerators=2,
@@ -88,6 +89,7 @@ def driver(tmp_path_factory):
 @pytest.fixture
 def with_driver(driver, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
+    monkeypatch.setattr(seen, "_LOOK_S", DEADLINE_S)
     return monkeypatch
 
 
@@ -119,14 +121,14 @@ def test_a_device_that_the_driver_does_not_show_any_more_is_missed(with_driver):
 def test_a_driver_that_does_not_answer_leaves_the_names(with_driver):
     with_driver.setenv("CUDA_VISIBLE_DEVICES", "1")
     with_driver.setenv("CUDA_BROKEN", "1")
-    assert list_devices(tools.CUDA_VIEW) is None
+    assert list_devices(tools.CUDA_VIEW, DEADLINE_S) is None
     node = Node(num_accelerators=2, accelerator_type="NVIDIA", uuids=("GPU-a", "GPU-b"))
     assert seen_on(node, {"CUDA_VISIBLE_DEVICES": "1"}) == ("GPU-b",)
 
 
 @pytest.mark.gpu
 def test_the_real_driver_shows_the_devices_of_nvidia_smi(monkeypatch):
-    known = list_devices(tools.NVIDIA_SMI)
+    known = list_devices(tools.NVIDIA_SMI, DEADLINE_S)
     if not known:
         pytest.skip("there is no NVIDIA accelerator here")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
