@@ -22,18 +22,18 @@ def on_lease(lease):
 
 
 TAKEN_BY = {
-    "`get`, iteration": lambda channel: [channel.get(timeout_s=20), next(iter(channel))],
-    "`get_batch`": lambda channel: channel.get_batch(batch_weight=2, timeout_s=20),
-    "`get_group`": lambda channel: channel.get_group(2, timeout_s=20),
+    "`get`, iteration": lambda channel: [channel.get(timeout_s=60), next(iter(channel))],
+    "`get_batch`": lambda channel: channel.get_batch(batch_weight=2, timeout_s=60),
+    "`get_group`": lambda channel: channel.get_group(2, timeout_s=60),
     "`lease`, `leases`": lambda channel: [
-        on_lease(channel.lease(timeout_s=20)),
+        on_lease(channel.lease(timeout_s=60)),
         next(iter(channel.leases())).item,
     ],
     "`shard`": lambda channel: channel.shard(0, 1, policy="balanced", batch_weight=2).next_batch(
-        timeout_s=20
+        timeout_s=60
     ),
-    "`subscribe`": lambda seen: [seen.get(timeout_s=20), seen.get(timeout_s=20)],
-    "`next_request`": lambda channel: [request.item for request in channel.next_requests(2, timeout_s=20)],
+    "`subscribe`": lambda seen: [seen.get(timeout_s=60), seen.get(timeout_s=20)],
+    "`next_request`": lambda channel: [request.item for request in channel.next_requests(2, timeout_s=60)],
 }
 CREATED_WITH = {"`producers=`": {"producers": 1}, "`local=True`": {"local": True}}
 
@@ -45,7 +45,7 @@ def put_two(channel, column, asks):
     for number in range(2):
         options = {"priority": number} if column == "`priority=`" else {}
         if column == "permits" and not asks:
-            options["slot"] = channel.admit(max_lag=0, timeout_s=20)
+            options["slot"] = channel.admit(max_lag=0, timeout_s=60)
         # A question that is refused says so to who waits for its answer.
         waits = not asks or column == "permits"
         handles.append(put(number, weight=1, group="g", async_op=not waits, **options))

@@ -17,6 +17,7 @@ from rlinf_scheduler.engines import Envs, VectorEnvWorker
 from rlinf_scheduler.errors import ChannelTimeout, ResultTimeout
 from rollout_worker import RolloutWorker
 from settings import parse_settings
+from waits import wait_until
 
 BASE = Path(__file__).parents[2] / "examples" / "cartpole" / "conf" / "base.yaml"
 DEADLINE_S = 60.0
@@ -119,6 +120,7 @@ def test_a_rollout_without_weights_says_so(settings, threads, opened):
     patient = env_worker(settings, 1)
     rollout = RolloutWorker(replace(settings, timeout_s=0.3), 1)
     collecting = threads.submit(patient.collect, 40, about=0)
+    wait_until(lambda: opened[channels.QUESTIONS].qsize() == 1)
     with pytest.raises(ResultTimeout, match=WEIGHTS):
         rollout.serve()
     opened[channels.QUESTIONS].delete()
