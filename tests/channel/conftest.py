@@ -229,7 +229,8 @@ def on_ray(ray_workers):
 @pytest.fixture
 def patient(monkeypatch):
     """After its deadline an operation of this process hears the channel's word on it, however busy the machine is."""
-    monkeypatch.setattr(operation, "MIN_GRACE_S", operation.ANSWER_S)
+    monkeypatch.setattr(operation, "ANSWER_S", DEADLINE_S)
+    monkeypatch.setattr(operation, "MIN_GRACE_S", DEADLINE_S)
 
 
 @pytest.fixture(params=["in_process", "sockets", pytest.param("on_ray", marks=pytest.mark.ray)])

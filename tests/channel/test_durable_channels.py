@@ -28,6 +28,7 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import (
     ChannelReport,
     channels_of,
+    connection,
     unheld_channels,
 )
 from rlinf_scheduler.comm.promise import Promise
@@ -481,7 +482,9 @@ def test_a_channel_whose_journal_cannot_be_removed_is_deleted_and_its_disk_told_
     assert "channel 'stays': its journal cannot be removed: [Errno 30] Read-only file system" in caplog.text
 
 
-def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):
+def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders, monkeypatch):
+    # It is the I/O thread that says why, however late it is.
+    monkeypatch.setattr(connection, "IO_THREAD_S", DEADLINE_S)
     channel = holders.start()
     assert channel.qsize() == 0
     kill_and_notice(holders, channel)
