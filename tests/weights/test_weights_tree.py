@@ -1,6 +1,7 @@
 """Weights for many machines: they copy from each other in pieces, whatever happens to those that they copy from."""
 
 import signal
+from functools import partial
 
 import pytest
 
@@ -203,9 +204,21 @@ def test_what_is_replaced_does_not_stay_for_ever(job, monkeypatch):
 
 
 def test_what_is_replaced_stays_as_long_as_a_slow_link_carries_pieces_of_it(job, monkeypatch):
-    monkeypatch.setattr(publisher, "COPY_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(publisher, "COPY_TIMEOUT_S", 0.3)
     monkeypatch.setattr(publisher, "COPY_BYTES_PER_S", 1 << 40)
     actor, reader = job.member("actor:0"), job.member("rollout:0", "there")
+    there, looks = actor._versions._publisher, []
+    look = there._forget_unless_asked
+
+    def look_after_a_piece(key, before):
+        """Have a piece asked for between two looks, however long the machine stands still between them."""
+        if there._num_asked(key) == before and not handle.done():
+            job.messengers["actor:0"].call_later(0.05, partial(look_after_a_piece, key, before))
+        else:
+            looks.append(handle.done())
+            look(key, before)
+
+    monkeypatch.setattr(there, "_forget_unless_asked", look_after_a_piece)
     SlowLink(job.messengers["actor:0"], "weights.piece", 0.1)
     actor.publish("policy", large(1), 1)
     handle = fetching(reader, into := large(-1))
@@ -213,6 +226,7 @@ def test_what_is_replaced_stays_as_long_as_a_slow_link_carries_pieces_of_it(job,
     actor.publish("policy", large(2), 2)
     assert handle.wait() == 1
     assert numbers_in(into) == {1}
+    assert looks.count(False) > 1
     wait_until(lambda: len(published_by(actor)) == 1, job.messengers["actor:0"])
 
 
