@@ -22,6 +22,7 @@ from rlinf_scheduler.errors import ConfigError, LaunchError, PlacementError, Res
 from rlinf_scheduler.events import GroupLaunched, GroupResized, RankDrained, WorkerLost
 from rlinf_scheduler.observe.why import why
 from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.worker import supervision
 from rlinf_scheduler.worker.group_calls import FailFast
 from rlinf_scheduler.worker.supervision import groups_of
 from waits import seen, wait_until
@@ -117,6 +118,19 @@ def test_a_rank_that_does_not_finish_is_ended_by_force_and_its_call_says_so(fork
     with pytest.raises(PlacementError, match=r"has no rank 1: it left at .* \(shrink\(1\)\)"):
         view.who()
     assert ranks_of(group.who().wait(60)) == [0]
+
+
+def test_a_call_of_a_rank_that_was_ended_by_force_says_so_though_nobody_tells_of_its_end(
+    forked_job, monkeypatch
+):
+    monkeypatch.setattr(supervision, "STOP_GRACE_S", 0.0)
+    forked_job.processes.watches = False
+    group = launch(forked_job, "untold")
+    stays = group[1].stay()
+    assert group.shrink(1, drain_s=0.2) == (1,)
+    told = r"died during stay\(\): it left at .* \(shrink\(1\)\); shrink\(1\) ended it after 0\.2 s"
+    with pytest.raises(WorkerDied, match=told):
+        stays.wait(60)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
