@@ -1,7 +1,7 @@
 """A call and its result, whatever the ranks answer and in which order: without a process, a thread or a socket."""
 
-from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, Reply, decode, encode
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.peers import LostPeer
+from rlinf_scheduler.comm.requests import RequestFuture
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.errors import (
@@ -31,6 +32,9 @@ from rlinf_scheduler.worker.group_calls import MAX_UNTAKEN, PendingCalls, Untake
 from rlinf_scheduler.worker.result import GroupResult
 from rlinf_scheduler.worker.stream import GroupStream, StreamCall, ValueCell
 
+# Of the message with a call's part, whichever it is.
+NUMBER = 3
+
 
 class Ranks:
     """What a call has instead of a messenger: the ranks' side, played by the test."""
@@ -41,6 +45,7 @@ class Ranks:
             for rank in range(num_ranks)
         ]
         self.payloads = self
+        self.peers = SimpleNamespace(never_left=lambda *_: False, lost={})
         self.asked = {target.endpoint.process_id: [] for target in self.targets}
         self.cancelled = []
         self.distrusted = []
@@ -49,7 +54,8 @@ class Ranks:
     # What a messenger does.
 
     def request(self, endpoint, service, head, frames=(), **_options):
-        answer = Future()
+        answer = RequestFuture(lambda: None, Any)
+        answer.number = NUMBER
         self.asked[endpoint.process_id].append((service, head, [bytes(frame) for frame in frames], answer))
         return answer
 
@@ -160,9 +166,7 @@ def test_a_death_is_told_with_the_reason_that_is_known_then():
 @pytest.mark.parametrize("is_told_first", [False, True])
 def test_a_call_that_never_left_is_not_one_that_a_group_which_starts_anew_has_begun(is_told_first):
     ranks, lost = Ranks(1), []
-    ranks.peers = SimpleNamespace(
-        num_sent=lambda _: 3, never_left=lambda _, number: bool(lost) and number == 3
-    )
+    ranks.peers = SimpleNamespace(never_left=lambda _, number: bool(lost) and number in (0, NUMBER))
     again = CallAgain(lambda address: Target(address, None), as_one=True)
     call = Call(ranks, "act", ranks.targets, encode(((), {})), again=again)
     call.start()
@@ -181,7 +185,6 @@ def test_a_call_that_never_left_is_not_one_that_a_group_which_starts_anew_has_be
 def test_a_call_is_sent_again_where_its_rank_said_goodbye_before_it_began_it(loss):
     ranks = Ranks(1)
     lost = {"process 0": LostPeer("g:0", "it is gone", loss)}
-    ranks.peers = SimpleNamespace(num_sent=lambda _: 3, never_left=lambda *_: False, lost={})
     call = Call(
         ranks, "act", ranks.targets, encode(((), {})), again=CallAgain(lambda address: Target(address, None))
     )
@@ -194,7 +197,6 @@ def test_a_call_is_sent_again_where_its_rank_said_goodbye_before_it_began_it(los
 
 def test_a_call_that_goes_on_as_its_rank_ends_is_not_sent_again():
     ranks = Ranks(1)
-    ranks.peers = SimpleNamespace(num_sent=lambda _: 3, never_left=lambda *_: False, lost={})
     call = Call(
         ranks, "act", ranks.targets, encode(((), {})), again=CallAgain(lambda address: Target(address, None))
     )
@@ -207,7 +209,6 @@ def test_a_call_that_goes_on_as_its_rank_ends_is_not_sent_again():
 
 def test_a_call_whose_result_is_gone_with_its_rank_is_not_sent_again():
     ranks = Ranks(1)
-    ranks.peers = SimpleNamespace(num_sent=lambda _: 3, never_left=lambda *_: False, lost={})
     call = Call(
         ranks, "act", ranks.targets, encode(((), {})), again=CallAgain(lambda address: Target(address, None))
     )

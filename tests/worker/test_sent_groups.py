@@ -36,6 +36,13 @@ class Engine(Worker):
         self.holds = True
         threading.Event().wait(DEADLINE_S)
 
+    def die_the_first_time(self, path):
+        """Dies in the middle, and notes each time that it begins."""
+        with open(path, "a") as begun:
+            begun.write(f"{self._rank}\n")
+        if self.num_restarts == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     async def held(self):
         return hasattr(self, "holds")
 
@@ -76,6 +83,21 @@ class Router(Worker):
         except SchedulerError as error:
             return type(error).__name__, str(error)
         return None
+
+    def call_twice_at_once(self, path):
+        """What two calls come to of which the second is made before the first has been sent."""
+        messenger, made = current_session().messenger, threading.Event()
+        messenger.submit(lambda: made.wait(DEADLINE_S))
+        view = self.engines.execute_on(1)
+        calls = view.die_the_first_time(path), view.generate("after it")
+        made.set()
+        ends = []
+        for call in calls:
+            try:
+                ends.append(call.wait(DEADLINE_S))
+            except SchedulerError as error:
+                ends.append(type(error).__name__)
+        return ends
 
     def end(self, what):
         getattr(CoreGroup, what)(self.engines)
@@ -147,6 +169,16 @@ def test_a_successor_is_found(forked_job, router):
     os.kill(before[1], signal.SIGKILL)
     assert wait(router.failure()) in (("WorkerDied", 1), None)
     assert wait(router.route("f")) == ["f by 0", "f by 1"]
+
+
+def test_a_call_that_its_rank_has_begun_is_not_made_again_though_another_was_made_at_once(
+    forked_job, router, tmp_path
+):
+    engines = launched(forked_job, Engine, "begun once", on_failure="restart")
+    wait(router.take(engines))
+    first, second = wait(router.call_twice_at_once(tmp_path / "begun"))
+    assert ((tmp_path / "begun").read_text(), first) == ("1\n", "WorkerDied")
+    assert second in ("WorkerDied", ["after it by 1"])
 
 
 def test_a_rank_that_lives_and_cannot_be_talked_with_ends_the_calls_that_it_has(engines, router):

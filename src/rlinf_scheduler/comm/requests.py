@@ -25,6 +25,7 @@ class RequestFuture(Promise[Reply]):
 
     Attributes:
         places: where the frames of the answer go, if they are of these sizes.
+        number: which of the messages to the peer it is, as `Peers.num_sent` counts; 0 until it is handed over.
     """
 
     def __init__(self, withdraw: Callable[[], None], reply_type: Any) -> None:
@@ -32,6 +33,7 @@ class RequestFuture(Promise[Reply]):
         self.reply_type = reply_type
         self.timer: Timer | None = None
         self.places: Sequence[memoryview] = ()
+        self.number = 0
 
     def take(self, message: Message) -> None:
         """The answer has come."""

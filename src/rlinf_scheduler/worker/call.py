@@ -6,15 +6,15 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from rlinf_scheduler.addresses import WorkerAddress
-from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
+from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger
 from rlinf_scheduler.comm.failure import Failure, load_failure, sendable
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.requests import RequestFuture
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.comm.transport.peer_session import Loss
@@ -143,7 +143,7 @@ class Call:
         self._again = again
         # How often it was begun: what processes say that had it before counts no more.
         self._attempt = 0
-        # Of the messages to each rank's process, the one with its part.
+        # Of the messages to each rank's process, the one with its part, once that was answered; see `RequestFuture`.
         self._numbers = [0] * len(targets)
         self._left = len(targets)
         self._is_cancelled = False
@@ -287,20 +287,21 @@ class Call:
         if not self._payloads or endpoint is None or self.outcomes[index] is not None:
             return
         self.sent_at[index] = time.monotonic()
+        self._numbers[index] = 0
         frames = self._payloads[index].frames_for(endpoint)
         answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
-        if self._counts_messages:
-            self._numbers[index] = self.messenger.peers.num_sent(endpoint.process_id)
         answer.add_done_callback(partial(self._on_answer, index, self._attempt))
         if self._is_cancelled:  # while the rank could not read its arguments
             self._send_cancel(index)
 
-    def _on_answer(self, index: int, attempt: int, answer: Future[Reply]) -> None:
+    def _on_answer(self, index: int, attempt: int, answer: RequestFuture) -> None:
         if attempt != self._attempt:
             return
         error = answer.exception()
+        # Not that of a later one, which asks for the result again.
+        self._numbers[index] = self._numbers[index] or answer.number
         if error is not None:
             self._on_failed(index, error)
             return
@@ -353,18 +354,14 @@ class Call:
     def _never_left(self, index: int) -> bool:
         """Whether the process of a rank is gone, and its part was never written to that."""
         endpoint = self._targets[index].endpoint
-        if endpoint is None or not self._counts_messages:
+        if endpoint is None:
             return False
         return self.messenger.peers.never_left(endpoint.process_id, self._numbers[index])
-
-    @property
-    def _counts_messages(self) -> bool:
-        return self._again is not None or self.why_left is not None
 
     def _never_begun(self, index: int, error: BaseException) -> bool:
         """Whether a rank is gone that never began its part: it said goodbye once it had answered all that it had."""
         endpoint = self._targets[index].endpoint
-        if not self._counts_messages or endpoint is None or not isinstance(error, PeerDied):
+        if endpoint is None or not isinstance(error, PeerDied):
             return False
         if self._never_left(index):
             return True
@@ -408,7 +405,7 @@ class Call:
         index: int,
         number: int,
         error: SharedMemoryUnreadable,
-        on_answer: Callable[[Future[Reply]], None],
+        on_answer: Callable[[RequestFuture], None],
     ) -> None:
         """Have a rank send as bytes what this process cannot read where it lies."""
         endpoint = self._targets[index].endpoint

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Future
 from functools import partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from rlinf_scheduler.checks import explains_calls
-from rlinf_scheduler.comm import Buffer, Encoded, Messenger, Reply
+from rlinf_scheduler.comm import Buffer, Encoded, Messenger
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise, Wake
+from rlinf_scheduler.comm.requests import RequestFuture
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import RESULT, Cause, Wait
 from rlinf_scheduler.errors import PeerDied, ResultTimeout, SharedMemoryUnreadable, UnevenStreams, WorkerDied
@@ -136,7 +136,7 @@ class StreamCall(Call):
         answer = self.messenger.request(endpoint, protocol.NEXT, wanted, reply_type=protocol.NextAnswer)
         answer.add_done_callback(partial(self._on_value, index, slot, wanted.item))
 
-    def _on_value(self, index: int, slot: ValueCell, item: int, answer: Future[Reply]) -> None:
+    def _on_value(self, index: int, slot: ValueCell, item: int, answer: RequestFuture) -> None:
         if isinstance(answer.exception(), PeerDied) and self.outcomes[index] is None:
             self._unanswered[index].append(slot)
         elif answer.exception() is not None:
@@ -153,7 +153,7 @@ class StreamCall(Call):
         except SharedMemoryUnreadable as error:
             self._ask_again(index, item, error, partial(self._on_bytes, index, slot, item))
 
-    def _on_bytes(self, index: int, slot: ValueCell, item: int, answer: Future[Reply]) -> None:
+    def _on_bytes(self, index: int, slot: ValueCell, item: int, answer: RequestFuture) -> None:
         error, address = answer.exception(), self.addresses[index]
         if error is None:
             self._take_value(index, slot, item, answer.result().frames)
