@@ -203,7 +203,7 @@ def test_what_is_replaced_does_not_stay_for_ever(job, monkeypatch):
     assert numbers_in(into) == {2}
 
 
-def test_what_is_replaced_stays_as_long_as_a_slow_link_carries_pieces_of_it(job, monkeypatch):
+def test_what_is_replaced_stays_as_long_as_a_slow_link_carries_pieces_of_it(job, monkeypatch, patient):
     monkeypatch.setattr(publisher, "COPY_TIMEOUT_S", 0.3)
     monkeypatch.setattr(publisher, "COPY_BYTES_PER_S", 1 << 40)
     actor, reader = job.member("actor:0"), job.member("rollout:0", "there")
