@@ -103,9 +103,8 @@ class EventBus:
                 heard_bytes = self._unheard.popleft()
                 if not self._unheard:
                     self._is_late = False
-                self._bytes_heard += (
-                    heard_bytes  # last: who sees that they have caught up may wait for them again
-                )
+                # Last: who sees that they have caught up may wait for them again.
+                self._bytes_heard += heard_bytes
 
     def _tell(self, event: Event) -> None:
         for listener in tuple(self._listeners):
