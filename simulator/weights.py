@@ -272,7 +272,7 @@ class Group:
         """Return what a rank has of weights, each value of which is a number."""
         whole = state_of(code, self.num_values, self.spread)
         if self._num_shards == 1:
-            return whole
+            return {**whole}
         size = -(-self.num_values // self._num_shards)
         start = number % self._num_shards * size
         part = Slice(whole["weight"][start : start + size], (start,), (self.num_values,))
@@ -670,8 +670,9 @@ def code_of(launch: int, version: int) -> int:
 @lru_cache(8)
 def state_of(code: int, num_values: int, spread: int) -> dict[str, Any]:
     """Return weights, each of which is a number: of the last version that has changed it, one of `spread`."""
-    weight = np.empty(num_values, np.int64)
+    weight, bias = np.empty(num_values, np.int64), np.full(3, code, np.int64)
     for first in range(spread):
         weight[first::spread] = code - (code - first) % spread
-    weight.flags.writeable = False  # whoever asks has the same
-    return {"weight": weight, "bias": np.full(3, code, np.int64)}
+    for each in (weight, bias):
+        each.flags.writeable = False  # whoever asks has the same
+    return {"weight": weight, "bias": bias}

@@ -32,7 +32,7 @@ TAKEN_BY = {
     "`shard`": lambda channel: channel.shard(0, 1, policy="balanced", batch_weight=2).next_batch(
         timeout_s=60
     ),
-    "`subscribe`": lambda seen: [seen.get(timeout_s=60), seen.get(timeout_s=20)],
+    "`subscribe`": lambda seen: [seen.get(timeout_s=60), seen.get(timeout_s=60)],
     "`next_request`": lambda channel: [request.item for request in channel.next_requests(2, timeout_s=60)],
 }
 CREATED_WITH = {"`producers=`": {"producers": 1}, "`local=True`": {"local": True}}

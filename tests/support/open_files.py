@@ -14,8 +14,10 @@ def descriptors():
 
 
 def open_within(folder):
-    """The files of a folder that are open, whether they still have a name or not; by descriptor."""
-    return sorted(path for _, path in descriptors() if path.startswith(f"{os.path.realpath(folder)}/"))
+    """The files of a folder that are open, whether they still have a name or not, and the folder itself; for each
+    descriptor."""
+    where = os.path.realpath(folder)
+    return sorted(path for _, path in descriptors() if f"{path}/".startswith(f"{where}/"))
 
 
 def open_twins(*twins):

@@ -322,6 +322,19 @@ def test_how_long_a_rank_was_at_a_call_counts_from_when_it_was_sent_there(monkey
     assert pending.end_of(1) == "0.5 s into act()"
 
 
+def test_of_the_calls_of_a_rank_that_died_the_first_is_named_though_others_are_at_it_still():
+    ranks, pending = Ranks(2), PendingCalls()
+    ran = Call(ranks, "train", ranks.targets, encode(((), {})))
+    waited = Call(ranks, "look", ranks.targets[:1], encode(((), {})))
+    for call in (ran, waited):
+        pending.add(call)
+        call.start()
+    for _, _, _, answer in ranks.asked["process 0"]:
+        answer.set_exception(PeerDied("g:0", "its connection was closed"))
+    assert (waited.complete.done(), ran.complete.done()) == (True, False)
+    assert pending.end_of(0) == "0.0 s into train()"
+
+
 def test_what_has_failed_is_told_of_in_a_line_while_nobody_has_taken_it():
     ranks, activity, idle = Ranks(1), Additions(), Activity("driver", 1, "here")
     untaken = UntakenFailures(SimpleNamespace(service=lambda _kind: activity))

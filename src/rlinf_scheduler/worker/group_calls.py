@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any, Generic, Literal, Protocol, TypeVar
 from weakref import ref
 
@@ -365,24 +367,29 @@ class PendingCalls:
     """On the I/O thread alone. Iterating gives the calls that some rank has not answered, in the order of starts."""
 
     def __init__(self) -> None:
-        self._calls: dict[Call, None] = {}
-        # By rank: when it answered last, and the call that the end of its process ended.
+        # By which one it is.
+        self._calls: dict[int, Call] = {}
+        self._num_started = 0
+        # By rank: when it answered last, and the first of the calls that the end of its process ended.
         self._answered_at: dict[int, float] = {}
-        self._ended: dict[int, Call] = {}
+        self._ended: dict[int, tuple[int, Call]] = {}
 
     def __iter__(self) -> Iterator[Call]:
-        return iter(tuple(self._calls))
+        return iter(tuple(self._calls.values()))
 
     def add(self, call: Call) -> None:
         """A call starts."""
-        self._calls[call] = None
-        call.complete.add_done_callback(partial(self._on_complete, call))
+        self._num_started += 1
+        self._calls[self._num_started] = call
+        call.complete.add_done_callback(partial(self._on_complete, self._num_started, call))
 
-    def _on_complete(self, call: Call, _: Promise[None]) -> None:
-        self._calls.pop(call, None)
+    def _on_complete(self, number: int, call: Call, _: Promise[None]) -> None:
+        self._calls.pop(number, None)
         for address, outcome, at in zip(call.addresses, call.outcomes, call.answered_at, strict=True):
             if isinstance(outcome, PeerDied):
-                self._ended.setdefault(address.rank, call)
+                # An earlier one may be complete later: other ranks are at it.
+                if number < self._ended.get(address.rank, (math.inf, call))[0]:
+                    self._ended[address.rank] = number, call
             elif outcome is not None:
                 self._answered_at[address.rank] = at
 
@@ -394,7 +401,8 @@ class PendingCalls:
     def end_of(self, rank: int) -> str:
         """What a rank was at when its process ended, just now, in words; "" if it had no call of this process's."""
         since = self._answered_at.get(rank, 0.0)
-        for call in (*filter(None, [self._ended.get(rank)]), *self._calls):
+        ended = [self._ended[rank]] if rank in self._ended else []
+        for _, call in sorted([*ended, *self._calls.items()], key=itemgetter(0)):
             index = next((i for i, address in enumerate(call.addresses) if address.rank == rank), None)
             if index is None or not call.sent_at[index]:
                 continue
