@@ -50,7 +50,7 @@ from rlinf_scheduler.tracing.detached import (
     wanted_trace_file,
 )
 from rlinf_scheduler.tracing.service import TraceService
-from rlinf_scheduler.worker import remote_group, remote_home
+from rlinf_scheduler.worker import remote_group, remote_home, supervision
 from rlinf_scheduler.worker.home_server import GroupServer
 from rlinf_scheduler.worker.home_wire import LAUNCH, LaunchGroup
 from rlinf_scheduler.worker.supervision import groups_of
@@ -604,3 +604,16 @@ def test_a_driver_lets_a_group_grow_and_shrink_and_another_one_follows(kept, dri
     wait_until(lambda: kept.living == 0)
     with pytest.raises((WorkerDied, LaunchError)):
         group.grow(1)
+
+
+def test_a_driver_hears_why_a_rank_was_ended_by_force_though_nobody_tells_of_its_end(
+    kept, driver, monkeypatch
+):
+    monkeypatch.setattr(supervision, "STOP_GRACE_S", 0.0)
+    kept.processes.watches = False
+    group = launch(driver, "untold")
+    holds = group[1].hold_on()
+    assert group.shrink(ranks=[1], drain_s=0.2) == (1,)
+    told = r"died during hold_on\(\): it left at .*; shrink\(ranks=\[1\]\) ended it after 0\.2 s"
+    with pytest.raises(WorkerDied, match=told):
+        holds.wait(60)

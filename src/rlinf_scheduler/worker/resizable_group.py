@@ -191,7 +191,9 @@ class ResizableGroup(FollowedGroup):
     def _on_left(self, number: int) -> None:
         """A rank that leaves has ended; its calls say why, also where its end is told later, or never."""
         rank = self.ranks[number]
-        rank.gone.set_result(self._with_call(rank, rank.ended_by or "its process has ended"))
+        if not rank.gone.done():
+            rank.gone.set_result(self._with_call(rank, rank.ended_by or "its process has ended"))
+            self._tell(number)
         self._resizing.on_gone(number)
         self.ranks = {each: rank for each, rank in self.ranks.items() if each != number}
 
