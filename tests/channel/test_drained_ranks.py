@@ -1,6 +1,7 @@
 """What takes work in a process ends when its rank is drained, and takes nothing then; others go on."""
 
 import itertools
+import time
 
 import draining_roles as roles
 import pytest
@@ -45,7 +46,9 @@ def test_no_item_is_lost_where_a_rank_is_drained_while_it_takes(sockets, way):
     channel = sockets.create(maxsize=8)
     others = [sockets.run(roles.take_while_drained, channel, way) for _ in range(2)]
     here = sockets.run(roles.WAYS_OF_ALL[way], channel)
+    deadline = time.monotonic() + DEADLINE_S
     for number in itertools.count():  # until both have been drained, however late they begin
+        assert time.monotonic() < deadline
         if number >= 3000 and all(each.pipe.poll() for each in others):
             break
         channel.put(number, timeout_s=DEADLINE_S)

@@ -1,11 +1,13 @@
 """Joining a Ray in every mode of authentication, its own and this process's."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from fake_gcs import as_ray, listening
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
+from rlinf_scheduler.ray_backend import authentication
 from rlinf_scheduler.ray_backend.authentication import Access, authentication_at, host_and_port
 
 RIGHT, WRONG = "right-" * 8, "wrong-" * 8
@@ -73,6 +75,19 @@ def test_a_ray_that_is_too_busy_to_answer_at_once_has_refused_no_token(environme
     with listening(busy) as (host, port):
         assert authentication_at(f"{host}:{port}", environment(home=RIGHT), 60).token.value == RIGHT
     assert len(asked) == 2
+
+
+def test_a_ray_that_does_not_answer_a_token_in_time_is_told_with_all_of_the_time(environment, monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(authentication, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def slow(question):
+        clock.now += 8.0
+        return b"" if b"authorization" in question else as_ray(RIGHT)(question)
+
+    told = r"asks for a token \(mode 'token'\), and says nothing to the token of .*, after 10\.0 s"
+    with listening(slow) as (host, port), pytest.raises(ClusterTimeout, match=told):
+        authentication_at(f"{host}:{port}", environment(home=RIGHT), 10)
 
 
 @pytest.mark.parametrize("mode", [None, "disabled"])

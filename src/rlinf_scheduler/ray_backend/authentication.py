@@ -16,8 +16,9 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
@@ -236,9 +237,9 @@ def authentication_at(address: str, environment: Mapping[str, str], timeout_s: f
     """
     if _is_asked_by_ray_alone(environment):
         return Access()
-    deadline = time.monotonic() + timeout_s
+    ask = partial(_patient_answer, address, timeout_s, time.monotonic())
     mode = environment.get(MODE_VARIABLE, "").strip().lower()
-    if _patient_answer(address, timeout_s) is GcsAnswer.ACCEPTED:
+    if ask() is GcsAnswer.ACCEPTED:
         if mode == TOKEN:
             raise ClusterError(
                 f"the Ray at {address} runs without authentication (mode 'disabled'), and here {MODE_VARIABLE}=token "
@@ -249,10 +250,12 @@ def authentication_at(address: str, environment: Mapping[str, str], timeout_s: f
         raise ClusterError(
             f"the Ray at {address} asks for a token (mode 'token'), and here {MODE_VARIABLE}={mode} is set: unset it"
         )
-    return Access(TOKEN, _accepted_token(address, find_tokens(environment), deadline))
+    return Access(TOKEN, _accepted_token(address, find_tokens(environment), ask))
 
 
-def _accepted_token(address: str, tokens: Sequence[RayToken], deadline: float) -> RayToken:
+def _accepted_token(
+    address: str, tokens: Sequence[RayToken], ask: Callable[[RayToken], GcsAnswer]
+) -> RayToken:
     if not tokens:
         raise ClusterError(
             f"the Ray at {address} asks for a token (mode 'token'), and there is none here: {PLACES} were looked at; "
@@ -260,7 +263,7 @@ def _accepted_token(address: str, tokens: Sequence[RayToken], deadline: float) -
         )
     for token in tokens:
         # A Ray that is busy has refused nobody.
-        if _patient_answer(address, deadline - time.monotonic(), token.value) is GcsAnswer.ACCEPTED:
+        if ask(token) is GcsAnswer.ACCEPTED:
             return token
     refused = " and ".join(map(str, tokens))
     other = f", or set {TOKEN_VARIABLE}" if tokens[0].path is not None else ""
@@ -277,31 +280,36 @@ def wait_for_answer(address: str, environment: Mapping[str, str], timeout_s: flo
         ClusterTimeout: no Ray answers there before the deadline.
     """
     if not _is_asked_by_ray_alone(environment):
-        _patient_answer(address, timeout_s)
+        _patient_answer(address, timeout_s, time.monotonic())
 
 
 def _is_asked_by_ray_alone(environment: Mapping[str, str]) -> bool:
     return _is_on(environment, _TLS_VARIABLE) or _is_on(environment, KUBERNETES_VARIABLE)
 
 
-def _patient_answer(address: str, timeout_s: float, token: str | None = None) -> GcsAnswer:
-    """What a Ray says to somebody with a token or without one: whether it lets them in."""
+def _patient_answer(address: str, timeout_s: float, began: float, token: RayToken | None = None) -> GcsAnswer:
+    """Return what a Ray says to somebody with a token or without one: whether it lets them in.
+
+    Args:
+        began: since when `timeout_s` counts, on the monotonic clock.
+    """
     host, port = host_and_port(address)
-    deadline = time.monotonic() + timeout_s
+    deadline, value = began + timeout_s, None if token is None else token.value
     pause = threading.Event()
     while True:
         # Not longer than the time that is left, though long enough to be answered.
         left_s = max(_SHORTEST_ATTEMPT_S, deadline - time.monotonic())
-        answer = ask_gcs(host, port, token, min(_ATTEMPT_TIMEOUT_S, left_s))
+        answer = ask_gcs(host, port, value, min(_ATTEMPT_TIMEOUT_S, left_s))
         if answer in (GcsAnswer.ACCEPTED, GcsAnswer.REFUSED):
             return answer
         if time.monotonic() >= deadline:
-            what = (
-                f"no Ray answers at {address}"
-                if answer is GcsAnswer.NOBODY
-                else f"what listens at {address} does not answer as a Ray does"
-            )
-            raise ClusterTimeout(f"{what}, after {max(timeout_s, 0.0):.1f} s")
+            if answer is GcsAnswer.NOBODY:
+                what = f"no Ray answers at {address}"
+            elif token is not None:
+                what = f"the Ray at {address} asks for a token (mode 'token'), and says nothing to {token}"
+            else:
+                what = f"what listens at {address} does not answer as a Ray does"
+            raise ClusterTimeout(f"{what}, after {timeout_s:.1f} s")
         pause.wait(min(_ATTEMPT_PAUSE_S, max(0.0, deadline - time.monotonic())))
 
 
