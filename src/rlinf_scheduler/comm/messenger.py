@@ -298,8 +298,6 @@ class Messenger:
                 return
             try:
                 target = self._peers.at(peer)
-                if not target.lost:
-                    future.number = self._peers.num_sent(process_id) + 1
                 target.requests.ask(ident, pieces, future)
             except Exception as error:
                 logger.exception("a request to '%s' cannot be sent", service)

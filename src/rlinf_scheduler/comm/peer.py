@@ -36,6 +36,10 @@ class Transport(Protocol):
     def kind(self) -> str:
         """How it is reached."""
 
+    @property
+    def num_sent(self) -> int:
+        """How many messages were handed over, the last of them having that number."""
+
     def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
         """Queue the pieces of one message; never blocks. `late`: it may wait a moment for others to go with."""
 
@@ -57,6 +61,7 @@ class SelfTransport:
     """
 
     kind = "self"
+    num_sent = 0  # nobody counts them: what is handed over arrives
 
     def __init__(
         self, submit: Callable[[Callable[[], None]], None], deliver: Callable[[list[Message]], None]
@@ -181,6 +186,11 @@ class BasePeer:
     def title(self) -> str:
         """How the peer is called in messages to people."""
         return self.name or self.process_id
+
+    @property
+    def num_sent(self) -> int:
+        """How many messages were handed over for it, the last of them having that number."""
+        return 0 if self.transport is None else self.transport.num_sent
 
     def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
         """Send the pieces of a message, `late` with what comes next; what goes to a lost peer is dropped."""

@@ -120,8 +120,8 @@ class Peers:
 
     def num_sent(self, process_id: str) -> int:
         """How many messages were handed over for a process, the last of them having that number; on the I/O thread."""
-        transport = self.transport_to(process_id)
-        return transport.session.num_queued if transport is not None else 0
+        peer = self.by_id.get(process_id)
+        return 0 if peer is None else peer.num_sent
 
     def num_taken(self, process_id: str) -> int:
         """How many of these it has acknowledged; a process that is stopped acknowledges none. On the I/O thread."""

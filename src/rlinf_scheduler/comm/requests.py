@@ -25,7 +25,7 @@ class RequestFuture(Promise[Reply]):
 
     Attributes:
         places: where the frames of the answer go, if they are of these sizes.
-        number: which of the messages to the peer it is, as `Peers.num_sent` counts; 0 until it is handed over.
+        number: which of the messages to the peer it is, as its `num_sent` counts; 0 until it is handed over.
     """
 
     def __init__(self, withdraw: Callable[[], None], reply_type: Any) -> None:
@@ -165,6 +165,7 @@ class PeerRequests:
             future.set_exception(PeerDied(self._peer.title, self._peer.lost))
             return
         self.pending[ident] = future
+        future.number = self._peer.num_sent + 1
         self._peer.send(pieces)
 
     def withdraw(self, ident: int, error: BaseException | None = None) -> None:

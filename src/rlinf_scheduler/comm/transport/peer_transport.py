@@ -86,6 +86,11 @@ class PeerTransport:
         """How the other process is reached: "unix", "tcp+tls" or "tcp"."""
         return self._sockets.kind(self.endpoint)
 
+    @property
+    def num_sent(self) -> int:
+        """How many messages were handed over, the last of them having that number."""
+        return self.session.num_queued
+
     def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
         """Queue the pieces of a message; they leave with what else is sent in this round, or a moment later."""
         self.session.send(pieces)
