@@ -14,6 +14,7 @@ memory.py          memory that processes of one machine share
 threads.py         threads of users, which run the product's blocking calls, and are interrupted anywhere
 disk.py            what lies on disk, which may be lost, torn or full
 kernel.py          sockets, readiness and the I/O threads of processes that run the product
+machine_facts.py   what processes hear of their machine besides, and of the time
 processes.py       what runs of the product in each process: a messenger on that kernel, a session, the directory
 product.py         a part: the product's own channel, server and clients, in these processes
 durable_channel.py  the same of a durable one, and of its successors

@@ -14,6 +14,7 @@ from simulator.cluster import Cluster, Part
 from simulator.device_items import DeviceItemsPart
 from simulator.devices import DevicePart
 from simulator.durable_channel import DurableChannelPart
+from simulator.machine_facts import machine_of
 from simulator.machines import Machines
 from simulator.mailbox import MailboxPart
 from simulator.pinning import PinningPart
@@ -89,7 +90,7 @@ def _tell(script: Script, machines: Machines, parts: tuple[Callable[..., Part], 
     violation: str | None = None
     about: frozenset[Any] = frozenset()
     try:
-        with errors_are_found():
+        with errors_are_found(), machine_of(world):
             Cluster(world, script, machines).run(parts)
     except Violation as broken:
         violation, about = str(broken), broken.about

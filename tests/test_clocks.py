@@ -34,7 +34,6 @@ EXCEPTIONS = {
     "comm/waits.py": (1, "time that is accounted for begins and ends by one clock"),
     "durable/checkpoint_files.py": (1, DATE),
     "durable/checkpoints.py": (1, DATE),
-    "durable/opening.py": (3, "a journal that is locked, tried again in a thread of its own"),
     "session/job_file.py": (1, DATE),
 }
 

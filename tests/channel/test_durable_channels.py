@@ -663,6 +663,25 @@ def num_items(file):
     return read_channel(file).head.num_payloads
 
 
+def test_a_journal_whose_lock_is_free_a_moment_later_is_read_then(tmp_path, monkeypatch):
+    held, refused = Journal(str(tmp_path), "held"), []
+
+    def open_journal(*args):
+        try:
+            return Journal(*args)
+        except ChannelJournalError as error:
+            refused.append(error)
+            held.close()  # as of a process that is being killed
+            raise
+
+    monkeypatch.setattr(opening, "Journal", open_journal)
+    with LocalRuntime():
+        channel = Channel.create("held", durable=tmp_path)
+        channel.put("item", timeout_s=DEADLINE_S)
+        assert drain(channel, 1) == ["item"]
+    assert len(refused) == 1
+
+
 def test_two_processes_that_live_do_not_hold_one_channel(holders):
     holders.start()
     other = Holders(holders.runtime, holders.folder)

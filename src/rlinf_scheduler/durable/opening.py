@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,7 +12,6 @@ from rlinf_scheduler.channel.refusals import why_unregistered
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import KIND, ChannelRef, ChannelSpec
 from rlinf_scheduler.comm.directory import RETURNS, Entry
-from rlinf_scheduler.comm.disk import Disk
 from rlinf_scheduler.comm.framing import Buffer, total_bytes
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.kernel import trim_heap
@@ -38,24 +36,6 @@ READ_BYTES = 16 << 20
 _COMMIT_BYTES = 1 << 10
 
 
-def _open_journal(spec: ChannelSpec, disk: Disk) -> Journal:
-    """Open the journal of a channel.
-
-    Raises:
-        ChannelJournalError: a process that lives holds it, or the folder cannot be used.
-    """
-    until = time.monotonic() + LOCK_S
-    while True:
-        try:
-            return Journal(spec.durable, spec.name, spec.survives, disk)
-        except ChannelJournalError as error:
-            if error.__cause__ is None or not isinstance(error.__cause__, BlockingIOError):
-                raise
-            if time.monotonic() >= until:
-                raise
-            time.sleep(AGAIN_S)
-
-
 class DurableOpening:
     """A durable channel on its way: its journal is read, what that says happens again, its name is taken."""
 
@@ -67,15 +47,29 @@ class DurableOpening:
 
     def read(self) -> None:
         """Read the journal, in a thread of its own: it may be large."""
-        disk, spec = self._session.messenger.disk, self._begun.spec
-        journal = _open_journal(spec, disk)
+        messenger, spec = self._session.messenger, self._begun.spec
+        disk = messenger.disk
+        try:
+            journal = Journal(spec.durable, spec.name, spec.survives, disk)
+        except ChannelJournalError as error:
+            is_locked = isinstance(error.__cause__, BlockingIOError)
+            if not is_locked or messenger.now() - self._began >= LOCK_S:
+                raise
+            messenger.call_later(AGAIN_S, partial(messenger.run_beside, self._read_again))
+            return
         try:
             found = read_journal(journal, spec)
             restore = read_to_restore(spec, disk) if spec.restore else None
         except BaseException:
             journal.close()
             raise
-        self._session.messenger.submit(partial(self._begin, journal, found, restore))
+        messenger.submit(partial(self._begin, journal, found, restore))
+
+    def _read_again(self) -> None:
+        try:
+            self.read()
+        except Exception as error:  # noqa: BLE001 - it belongs to the waiter for the channel
+            self._opened.set_exception(error)
 
     def _begin(
         self, journal: Journal, found: FoundJournal, restore: Callable[[ChannelServer], None] | None
