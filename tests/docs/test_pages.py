@@ -12,6 +12,9 @@ from page_programs import Program, files_of, printed_by_process, printed_here, p
 from rlinf_scheduler.cli.main import app
 from rlinf_scheduler.observe import status_service, survey
 
+# A program of a page may take 200 s on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]

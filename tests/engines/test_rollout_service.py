@@ -182,7 +182,7 @@ def test_every_token_has_the_version_that_made_it_when_weights_change_under_load
     asked = [service.ask(start, 300) for start in range(12)]
     paused_s = []
     for version in (2, 3, 4, 5):
-        # Each has some of the version before.
+        # More than those could have of the versions before that one: some stand still with it.
         there = 12 * (1 + 50 * (version - 2)) + 12
         wait_until(lambda there=there: sum(service.group.tokens().wait(DEADLINE_S)) >= there)
         updates = service.group.update_weights("policy", version, mode=mode)

@@ -65,14 +65,14 @@ def write(folder, files=FILES):
     return folder
 
 
-def run(*command, path=(), cwd=None, options=(), env=None, timeout=200):
+def run(*command, path=(), cwd=None, options=(), env=None, timeout=110):
     """Run a program by `python -m rlinf_scheduler`, with a PYTHONPATH of these folders."""
     return plain(
         "-m", "rlinf_scheduler", *command, path=path, cwd=cwd, options=options, env=env, timeout=timeout
     )
 
 
-def plain(*command, path=(), cwd=None, options=(), env=None, timeout=200):
+def plain(*command, path=(), cwd=None, options=(), env=None, timeout=110):
     """Run a program by plain Python."""
     return subprocess.run(
         [sys.executable, *options, *map(str, command)],
