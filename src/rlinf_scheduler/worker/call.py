@@ -10,11 +10,10 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from rlinf_scheduler.addresses import WorkerAddress
-from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger
+from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger, RequestFuture
 from rlinf_scheduler.comm.failure import Failure, load_failure, sendable
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.requests import RequestFuture
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.comm.transport.peer_session import Loss

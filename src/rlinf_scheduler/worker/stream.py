@@ -10,10 +10,9 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from rlinf_scheduler.checks import explains_calls
-from rlinf_scheduler.comm import Buffer, Encoded, Messenger
+from rlinf_scheduler.comm import Buffer, Encoded, Messenger, RequestFuture
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise, Wake
-from rlinf_scheduler.comm.requests import RequestFuture
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import RESULT, Cause, Wait
 from rlinf_scheduler.errors import PeerDied, ResultTimeout, SharedMemoryUnreadable, UnevenStreams, WorkerDied
