@@ -154,6 +154,16 @@ def test_a_rank_that_is_killed_as_it_is_asked_holds_up_no_resize(forked_job, mon
     assert group.grow(1) == (2,)
 
 
+def test_ranks_none_of_which_answers_in_time_follow_all_the_same(forked_job, monkeypatch):
+    """As of a machine that stood still."""
+    monkeypatch.setattr(following, "PREPARED_S", 0.0)
+    group = launch(forked_job, "late", Follower)
+    assert group.shrink(1) == (1,)
+    assert group.told().wait(DEADLINE_S) == [((0, 1), (0,), (0,))]
+    assert group.grow(1) == (2,)
+    assert group[0].told().wait(DEADLINE_S) == [((0,), (0, 2), (0, 2))]
+
+
 def test_all_come_back_together_although_some_were_to_leave(forked_job, monkeypatch):
     placement = PackedPlacementStrategy(0, 2)
     group = launch(forked_job, "together", Follower, placement=placement, on_failure="restart_group")

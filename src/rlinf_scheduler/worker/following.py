@@ -23,11 +23,13 @@ from rlinf_scheduler.wording import seconds_text
 from rlinf_scheduler.worker.call import Call
 from rlinf_scheduler.worker.deadline import Deadline
 from rlinf_scheduler.worker.launch import Recipe
+from rlinf_scheduler.worker.order import FOLLOW_S
 from rlinf_scheduler.worker.result import GroupResult
 from rlinf_scheduler.worker.supervision import Supervision
 
 R = TypeVar("R")
-# A rank that does not answer for so long is stopped, and is asked nothing before its group is resized.
+# A rank that does not answer for so long is stopped, and is asked nothing before its group is resized: the others
+# know what it would say. Of a group none of which has answered by then, as of a machine that stood still, one is heard.
 PREPARED_S = 5.0
 
 
@@ -97,7 +99,7 @@ class FollowedGroup(Supervision):
             raise CommError(problem)
         return decided.result(0)
 
-    def _prepared(self, resize: WantedResize, after: GroupMembers, within_s: float = PREPARED_S) -> Ways:
+    def _prepared(self, resize: WantedResize, after: GroupMembers, within_s: float = FOLLOW_S) -> Ways:
         """How its ranks follow a resize.
 
         Raises:
@@ -105,11 +107,7 @@ class FollowedGroup(Supervision):
         """
         resize.waits_for, resize.peers = "its ranks to prepare", self._names(self.members.ranks)
         asked = self._decide(partial(self._ask_prepared, after.ranks[0]))
-        deadline = time.monotonic() + min(PREPARED_S, within_s)
-        known: dict[int, protocol.Prepared] = {}
-        for number, answer in asked.items():
-            if answer.wait(max(0.0, deadline - time.monotonic())) and answer.exception(0) is None:
-                known[number] = answer.result(0).head
+        known = _answers(resize, asked, within_s)
         meets = self.are_one or any(each.meets for each in known.values())
         follows = any(each.follows for each in known.values())
         if meets and not follows:
@@ -138,7 +136,7 @@ class FollowedGroup(Supervision):
                 endpoint,
                 protocol.PREPARE,
                 protocol.Prepare(number == first),
-                timeout_s=PREPARED_S,
+                timeout_s=FOLLOW_S,
                 reply_type=protocol.Prepared,
             )
             for number, endpoint in endpoints.items()
@@ -244,3 +242,18 @@ class FollowedGroup(Supervision):
     def _end_members(self, numbers: Sequence[int], why: str) -> None:
         for rank in [self.ranks[number] for number in numbers if number in self.members]:
             self._on_unsaid(rank, why)
+
+
+def _answers(
+    resize: WantedResize, asked: dict[int, RequestFuture], within_s: float
+) -> dict[int, protocol.Prepared]:
+    """Wait for what ranks say: for all a while, for one longer, unless nobody wants the resize any more."""
+    for_all, for_one = Deadline(min(PREPARED_S, within_s)), Deadline(min(FOLLOW_S, within_s))
+    for answer in asked.values():
+        answer.wait(for_all.left_s)
+    while True:
+        done = {number: answer for number, answer in asked.items() if answer.done()}
+        known = {number: each.result(0).head for number, each in done.items() if each.exception(0) is None}
+        late = [answer for number, answer in asked.items() if number not in done]
+        if known or not late or not for_one.wait(*late, resize.given_up) or resize.given_up.done():
+            return known
