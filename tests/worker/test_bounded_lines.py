@@ -1,6 +1,7 @@
 """Lines of ranks that nobody reads: bounded, counted, told of; who waits for answers is not held up."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +9,7 @@ from rlinf_scheduler.events import WorkerLogged, WorkerPrinted
 from rlinf_scheduler.host import log_lines
 from rlinf_scheduler.host.log_lines import BoundedLines
 from rlinf_scheduler.session import EventBus
+from rlinf_scheduler.session import bus as bus_module
 from waits import DEADLINE_S, wait_until
 
 
@@ -105,6 +107,27 @@ def test_who_sees_that_all_is_heard_may_wait_for_the_next_at_once():
     terminal.goes_on.set()
     wait_until(lambda: bus.unheard_bytes == 0)
     assert bus.was_late is False
+    bus.close()
+
+
+def test_who_gives_up_as_all_is_heard_keeps_nobody_from_waiting_for_the_next(monkeypatch):
+    bus, terminal = EventBus(), Terminal()
+    bus.subscribe(terminal.show)
+
+    class Waited(threading.Event):
+        gives_up = True
+
+        def wait(self, timeout=None):
+            terminal.goes_on.set()
+            return super().wait(timeout) and not self.gives_up
+
+    monkeypatch.setattr(bus_module, "threading", SimpleNamespace(**{**vars(threading), "Event": Waited}))
+    bus.emit(printed(0, 0))
+    assert not bus.flush(DEADLINE_S)
+    Waited.gives_up = False
+    terminal.goes_on.clear()
+    bus.emit(printed(0, 1))
+    assert bus.flush(DEADLINE_S)
     bus.close()
 
 

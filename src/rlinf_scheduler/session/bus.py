@@ -80,8 +80,13 @@ class EventBus:
             return False
         heard = threading.Event()
         self._events.put(heard)
-        self._is_late = not heard.wait(timeout_s)
-        return not self._is_late
+        if heard.wait(timeout_s):
+            return True
+        self._is_late = True
+        # They may have caught up in this moment, and have said so before this.
+        if not self._unheard:
+            self._is_late = False
+        return False
 
     @property
     def tells(self) -> bool:
