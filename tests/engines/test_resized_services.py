@@ -6,11 +6,15 @@ import pytest
 
 pytest.importorskip("torch")
 
+from rollout_roles import Hurried
 from test_rollout_service import DEADLINE_S, HELD, Service, counted, engines_of
 
 from rlinf_scheduler.events import RankDrained
 from tiny_engine import TinyEngine
 from waits import wait_until
+
+# To leave: however long the machine stands still.
+LONG_S = 10 * DEADLINE_S
 
 
 def drained_in(job, group):
@@ -27,7 +31,7 @@ def test_a_service_that_grows_and_shrinks_under_load_answers_each_request_once(j
     serving = service.group.execute_on(*more).serve(service.channel)
     wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 0)  # all have some
     service.let_go()
-    assert service.group.shrink(ranks=[0, 2]) == (0, 2)
+    assert service.group.shrink(ranks=[0, 2], drain_s=LONG_S) == (0, 2)
     asked += [service.ask(start, 20) for start in range(150, 200)]
     answers = [each.wait(DEADLINE_S) for each in asked]
     for start, answer in enumerate(answers):
@@ -52,9 +56,9 @@ def begun(service, *starts):
 
 
 def test_what_does_not_finish_in_half_of_the_time_goes_on_elsewhere_with_what_it_has(job):
-    service = Service(job, 1, partial(TinyEngine, step=1, hold_at=9))
+    service = Service(job, 1, partial(TinyEngine, step=1, hold_at=9), kind=Hurried)
     asked, serving = begun(service, 0, 5000)
-    assert service.group.shrink(ranks=[0], drain_s=6) == (0,)
+    assert service.group.shrink(ranks=[0], drain_s=LONG_S) == (0,)
     answers = [each.wait(DEADLINE_S) for each in asked]
     assert [each.answered_by for each in answers] == ["rollout:1"] * 2
     assert all(counted(answer, start) for answer, start in zip(answers, (0, 5000), strict=True))

@@ -32,10 +32,12 @@ HELD = partial(SLOW, hold_at=5)
 class Service:
     """A group that serves, a channel, and who asks."""
 
-    def __init__(self, job, num_ranks=2, engine=COUNTS, on_failure="ignore", max_attempts=None, **options):
+    def __init__(
+        self, job, num_ranks=2, engine=COUNTS, on_failure="ignore", max_attempts=None, kind=Rank, **options
+    ):
         self.channel = Channel.create("requests", max_attempts=max_attempts)
         self.client = RolloutClient(self.channel)
-        builder = Rank.create_group(engine, RolloutOptions(**options))
+        builder = kind.create_group(engine, RolloutOptions(**options))
         placement = PackedPlacementStrategy(0, num_ranks - 1)
         self.group = builder.launch(job, placement, name="rollout", on_failure=on_failure)
         self.serving = self.group.serve(self.channel)
