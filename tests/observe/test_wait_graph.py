@@ -188,6 +188,30 @@ def test_a_wait_of_a_moment_is_not_said_to_hold_up_a_job(since_s):
     assert found.headline.endswith("; driver waits for it")
 
 
+def test_a_producer_that_has_come_back_has_not_ended():
+    # Its former process is gone; with its name another one is there, which may have put something by now, or not.
+    users = used("rollout:0", "rollout:1", gone=("rollout:0",)), used("rollout:0", gone=("rollout:0",))
+    for putters in (users[0], (*users[0], *used("rollout:0")), users[1]):
+        there = sorted({user.process for user in putters})
+        found = why(
+            waits("actor:0", get()),
+            *map(idle, there),
+            channel(queue_of("default", 0, 9, putters=putters)),
+            gone=(GoneProcess("rollout:0", "killed", 12.0),),
+        )
+        assert "ended" not in str(found)
+        ((waiting,),) = found.graph.blocked.values()
+        assert (waiting.ends.processes, waiting.ends.gone) == (tuple(there), ())
+        assert not waiting.ends.is_hopeless
+
+
+def test_a_consumer_that_has_come_back_has_not_ended():
+    queue = queue_of("default", 4, 4, getters=used("actor:0", gone=("actor:0",)), limits=("maxsize",))
+    found = why(waits("rollout:0", put()), idle("actor:0"), channel(queue))
+    assert "ended" not in str(found)
+    assert found.culprit.address == "actor:0"
+
+
 def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
     queue = queue_of("default", 8, 3900, putters=used("rollout:0", "rollout:1", gone=("rollout:1",)))
     found = why(

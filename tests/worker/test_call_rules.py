@@ -364,6 +364,15 @@ def test_what_has_failed_is_told_of_in_a_line_while_nobody_has_taken_it():
     assert activity._additions == {}
 
 
+def test_a_rank_that_has_died_in_a_call_is_told_of_until_that_is_taken():
+    ranks = Ranks(1)
+    call, result = ranks.call("produce")
+    ranks.die(0)
+    assert call.untaken_failure() == "g:0 has died during produce()"
+    result.results(return_exceptions=True)
+    assert call.untaken_failure() == ""
+
+
 def test_a_value_of_a_stream_that_is_gone_with_its_rank_is_an_error_and_no_end():
     ranks = Ranks(1)
     heads = [ValueCell()]

@@ -91,7 +91,7 @@ def _of_put(queue: QueueStats, wait: Wait, present: Collection[str]) -> Ends:
     because = [] if asked else [_how_full(queue) if wait.detail == "put" else "no slot is free"]
     holders = [held.who for held in queue.held if held.who in present]
     because += islice(_who_has(queue.held), _MAX_HELD)
-    takers = [user.process for user in queue.getters if user.process in present and not user.is_gone]
+    takers = _there(queue.getters, present)
     if not takers and not holders:
         word = "answered" if asked else "taken anything"
         because.append(
@@ -99,7 +99,7 @@ def _of_put(queue: QueueStats, wait: Wait, present: Collection[str]) -> Ends:
         )
         return Ends((), tuple(because), is_hopeless=True)
     lost = _lost(queue.getters, present)
-    return Ends((*holders, *sorted(takers)), tuple(because), title="its consumers", gone=lost)
+    return Ends((*holders, *takers), tuple(because), title="its consumers", gone=lost)
 
 
 def _of_get(
@@ -111,11 +111,11 @@ def _of_get(
     held = [each for each in queue.held if not _arrives(each, process)]
     holders = [each for each in held if each.who in present]
     because += islice(_who_has(holders), _MAX_HELD)
-    putters = [user.process for user in queue.putters if user.process in present and not user.is_gone]
+    putters = _there(queue.putters, present)
     if putters:
         others = {each.who for each in holders}.difference(putters)
         title = "its producers and who has items of it" if others else "its producers"
-        processes = (*sorted(putters), *sorted(others))
+        processes = (*putters, *sorted(others))
         because += _elsewhere(channel, queue)
         return Ends(processes, tuple(because), title=title, gone=_lost(queue.putters, present))
     if queue.putters:
@@ -171,10 +171,14 @@ def _who_left(users: tuple[QueueUser, ...]) -> str:
     return f"{some_names(names)}, who used it, {'has' if len(names) == 1 else 'have'} ended"
 
 
+def _there(users: Collection[QueueUser], present: Collection[str]) -> list[str]:
+    """Those who used a queue and are there, also where that is another process of the name by now."""
+    return sorted({user.process for user in users if user.process in present})
+
+
 def _lost(users: Collection[QueueUser], present: Collection[str]) -> tuple[str, ...]:
     """Those who used a queue and are gone."""
-    gone = (user.process for user in users if user.is_gone or user.process not in present)
-    return tuple(dict.fromkeys(gone))
+    return tuple(dict.fromkeys(user.process for user in users if user.process not in present))
 
 
 def _elsewhere(channel: ChannelStats, queue: QueueStats) -> Iterator[str]:

@@ -179,6 +179,8 @@ class Call:
             if isinstance(outcome, Failure):
                 line = sendable(outcome.text.partition("\n")[0], MAX_FAILURE_CHARS)
                 return f"{address} has failed in {self.method}(): {printable(line)}"
+            if isinstance(outcome, PeerDied):
+                return f"{address} has died during {self.method}()"
         return ""
 
     @property
