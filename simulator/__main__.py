@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
+from rlinf_scheduler.host.progress import is_wanted, write_text
 from simulator.run import Report, simulate
 from simulator.shrink import shrink, tell
 
@@ -46,9 +47,14 @@ def _many(seeds: range, processes: int) -> int:
     failed: list[int] = []
     chunks = [seeds[begin : begin + CHUNK] for begin in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(processes) as pool:
-        for broken in pool.map(_broken, chunks):
+        for chunk, broken in zip(chunks, pool.map(_broken, chunks), strict=True):
             failed.extend(broken)
+            if is_wanted(sys.stderr, os.environ):
+                told = f"{chunk.stop - seeds.start} of {len(seeds)} stories are told"
+                write_text(sys.stderr, f"\r{told}, {len(failed)} broke a promise")
     took_s = time.monotonic() - began
+    if is_wanted(sys.stderr, os.environ):
+        write_text(sys.stderr, "\n")
     _say(f"{len(seeds)} stories in {took_s:.1f} s on {processes} cores: {len(failed)} broke a promise")
     for seed in failed[:MAX_SHOWN]:
         _show(simulate(seed))

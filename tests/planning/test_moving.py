@@ -77,6 +77,18 @@ def test_it_says_what_was_missing():
     )
 
 
+def test_what_is_free_is_told_as_it_is_beside_those_that_have_a_place():
+    topology = Topology.parse("1x4")
+    beside = [place(topology, [0]), place(topology, [1])]
+    for used, told in (
+        ({0, 1}, "2 of 9 further processes would have a place; as to the next, with those in place, no node"),
+        ({0, 1, 2, 3}, "0 of 9 further processes would have a place; no node"),
+    ):
+        with pytest.raises(PlacementError) as caught:
+            grown(beside, 9, topology, (), {(0, device) for device in used})
+        assert str(caught.value) == f"{told} has 1 GPU accelerator free for it: node 0: 0 of 4 are free"
+
+
 def test_another_model_is_another_kind():
     topology = Topology.parse("2x2")
     nodes = (topology.nodes[0], replace(topology.nodes[1], accelerator_model="H200"))

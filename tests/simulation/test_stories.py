@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from effort import tries
+from rlinf_scheduler.host.progress import PROGRESS_VARIABLE
 from simulator import draw_script, simulate, tell
 from simulator.__main__ import main
 from simulator.script import Fault
@@ -165,9 +167,18 @@ def test_a_story_is_told_with_its_history(capsys):
     assert f"seed 3: every promise was kept; history {told_of(3).digest}" in capsys.readouterr().out
 
 
-def test_many_stories_are_counted(capsys):
-    assert main(["--seeds", "3", "--processes", "1"]) == 0
+def test_many_stories_are_counted_on_a_terminal_as_they_are_told(capsys, monkeypatch):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    for name in ("CI", PROGRESS_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("simulator.__main__.CHUNK", 2)
+    assert main(["--first", "7", "--seeds", "3", "--processes", "1"]) == 0
     assert "3 stories" in capsys.readouterr().out
+    shown = [f"{told} of 3 stories are told, 0 broke a promise" for told in (2, 3)]
+    assert terminal.getvalue() == f"\r{shown[0]}\r{shown[1]}\n"
 
 
 @pytest.mark.parametrize("option", ["--seeds", "--processes"])

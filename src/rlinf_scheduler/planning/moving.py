@@ -101,7 +101,8 @@ def grown(
             place = moved(beside[-1], topology, gone, used, crowd)
         except PlacementError as error:
             there = f"{index} of {counted(count, 'further process', 'es')} would have a place; "
-            raise PlacementError(f"{there}{error}") from error
+            then = "as to the next, with those in place, " if index else ""
+            raise PlacementError(f"{there}{then}{error}") from error
         crowd[place.node_rank] += 1
         used.update((place.node_rank, device) for device in place.local_hardware_ranks)
         found.append(place)

@@ -365,9 +365,9 @@ class WorkerGroup(Generic[T]):
         return [self._shared.health(number) for number in self._chosen]
 
     def stack(self, within_s: float = WITHIN_S) -> list[RankStack]:
-        """Where the selected ranks are: the stacks of their threads, also of one that is blocked, in C or otherwise.
+        r"""Where the selected ranks are: the stacks of their threads, also of one that is blocked, in C or otherwise.
 
-            print(*group.stack())
+            print(*group.stack(), sep="\n")
 
         Args:
             within_s: how long they may take to answer, in seconds.
