@@ -106,7 +106,9 @@ def test_common_calls_enter_no_room(ray_address):
 def test_common_calls_enter_no_more_files_than_their_limits(ray_address):
     walks = dict(walks_on(ray_address))
     # Where an answer is late, as on a machine that is busy, a thread waits for it by a promise.
-    walks["a put and get"] = [path for path in walks["a put and get"] if not path.endswith("/comm/promise.py")]
+    walks["a put and get"] = [
+        path for path in walks["a put and get"] if not path.endswith("/comm/promise.py")
+    ]
     figures = figures_of_files(walks)
     held = {name: budget for name, budget in budgets.budgets().items() if name in figures}
     assert len(held) == 4
