@@ -22,6 +22,7 @@ from rlinf_scheduler.errors import (
     WorkerError,
 )
 from rlinf_scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
+from rlinf_scheduler.worker import supervision
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.processes import LaunchedRank
 from rlinf_scheduler.worker.supervision import groups_of
@@ -118,7 +119,9 @@ def num_kept():
     return kinds.count(LaunchedRank), kinds.count(CommPeer)
 
 
-def test_of_a_rank_that_comes_back_again_and_again_only_its_last_process_is_kept(forked_job):
+def test_of_a_rank_that_comes_back_again_and_again_only_its_last_process_is_kept(forked_job, monkeypatch):
+    # A process that has ended is kept for so long, and that is waited for.
+    monkeypatch.setattr(supervision, "UNSAID_GRACE_S", 15.0)
     group = launch(forked_job, "often", max_restarts=4)
 
     def come_back():
