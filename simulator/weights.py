@@ -182,7 +182,8 @@ class Group:
         spread: a version changes one of so many values.
         delta: whether machines make a version of the one before.
         damages: how much of what has changed is damaged.
-        loss_us: when the last one died that alone had its shards.
+        loss_us: when the last one died that alone had its shards,
+        lost_shard: and which.
     """
 
     def __init__(self, size: int, num_shards: int, num_values: int, world: World) -> None:
@@ -192,7 +193,7 @@ class Group:
         self.spread = draw.choice(SPREADS)
         self.delta: DeltaChoice = draw.choice((True, True, "auto"))
         self.damages = draw.choice((0.0, 0.0, DAMAGED_SHARE))
-        self.launch = self.known_launch = self.changes = self.loss_us = 0
+        self.launch = self.known_launch = self.changes = self.loss_us = self.lost_shard = 0
         self.ranks: dict[int, Rank] = {}
         self.begun = self.most = self.complete = -1
         self.complete_us = {-1: 0}
@@ -244,11 +245,12 @@ class Group:
             self.note_complete()
             shard = lost.number % self._num_shards
             if lost.acknowledged and self._begun_by_shard(self.living())[shard] < 0:
-                self.loss_us = self._world.now_us
+                self.loss_us, self.lost_shard = self._world.now_us, shard
 
     def note_begun(self) -> None:
         """Forget a loss that nobody can have noticed before there was a successor."""
-        if self._world.now_us < self.loss_us + SOON_US and min(self._begun_by_shard(self.living())) >= 0:
+        is_soon = self._world.now_us < self.loss_us + SOON_US
+        if is_soon and self._begun_by_shard(self.living())[self.lost_shard] >= 0:
             self.loss_us = 0
 
     def check_kept(self) -> None:

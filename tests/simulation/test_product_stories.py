@@ -48,7 +48,8 @@ def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(see
 # that stood still; sends of one that had another's name, to receivers that knew the other and had lost the directory;
 # a recv that found its sender after its deadline, when that had been gone for long; a send of one
 # that was given up, and came back, with all its credit; a batch that came back while a file was written, some of which
-# another one had taken by then; weights of a rank that was further ahead than one that waits for others can be.
+# another one had taken by then; weights of a rank that was further ahead than one that waits for others can be; the
+# last rank of a shard, whose successor had begun before anybody noticed, while another shard had no rank at all.
 @pytest.mark.parametrize(
     "seed",
     [
@@ -72,6 +73,7 @@ def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(see
         10001527,
         10016904,
         10004367,
+        60000314,
     ],
 )
 def test_every_promise_is_kept_in_a_whole_story_that_has_found_it_broken(seed):

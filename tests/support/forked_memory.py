@@ -11,7 +11,7 @@ def keep():
     """Let no collection look at what is there, and so copy it; and put it into huge pages.
 
     A fork copies the entries of a process's pages, and its end drops them again: with torch imported there are 70,000,
-    for 20 ms a fork of which 13 are gone with huge ones. Where the system has none, nothing is done.
+    for 20 ms a fork, and for 5 with huge ones. Where the system has none, nothing is done.
     """
     gc.collect()
     gc.freeze()
