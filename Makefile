@@ -18,13 +18,14 @@ RLINF ?=
 TABLE ?=
 TESTS ?=
 COMPARE ?=
+SUITE := -n 4 --dist loadgroup --max-worker-restart 0
 # What runs real engines has an environment of its own: they bring gigabytes, and versions of their own.
 ENGINES := $(VENV)-engines
 
 # Hundreds of processes start in a run: compiled once, each of them starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test pythons soak check types docs bench engines engine-tests gpu interrupt fuzz simulate rlinf clean
+.PHONY: help demo test system pythons soak check types docs bench engines engine-tests gpu interrupt fuzz simulate rlinf clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -39,8 +40,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: $(VENV)/.ready ## Train across components on simulated accelerators (EXAMPLE=cartpole|grpo MODE=collocated|disaggregated|hybrid, of grpo also lora, elastic)
 	$(BIN)/python examples/$(EXAMPLE)/main.py --config-name $(MODE)
 
-test: $(VENV)/.ready ## Run the test suite
-	$(BIN)/python -m pytest -n 4 --dist loadgroup --max-worker-restart 0
+test: $(VENV)/.ready ## Run the test suite, but for the tests of whole installations
+	$(BIN)/python -m pytest $(SUITE) -m "not system"
+
+system: $(VENV)/.ready ## Run the tests of whole installations: Rays of several hosts, programs of the pages and of RLinf's, a wheel, a browser
+	$(BIN)/python -m pytest $(SUITE) -m system
 
 pythons: ## Run the suite on every Python that is promised and found, and say which were tried (PYTHONS="/path/to/python3.13 ...")
 	@$(PYTHON) tests/support/pythons.py $(PYTHONS)

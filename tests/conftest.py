@@ -121,6 +121,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if ray := item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group(OWN_RAYS if ray.kwargs.get("own") else SHARED_RAY))
+            if ray.kwargs.get("own"):
+                item.add_marker(pytest.mark.system)
         if item.get_closest_marker("interrupted"):
             # Python drops what is raised in the callback of a finalizer, and says so.
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))

@@ -1,7 +1,11 @@
 """A short chaos: every item is accounted for while processes are killed, stopped and interrupted."""
 
+import pytest
+
 from chaos import Chaos, report
 from effort import EFFORT
+
+pytestmark = pytest.mark.system
 
 SECONDS = 1.5 * EFFORT
 

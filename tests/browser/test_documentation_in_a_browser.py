@@ -13,6 +13,8 @@ import pytest
 import yaml
 from playwright.sync_api import expect
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 from browser import tasks_ms
 from job_page import PAST_S, served
 
+pytestmark = pytest.mark.system
+
 # In processor time: so long no scroll and no key waits, and so much is left to who reads.
 LONGEST_TASK_MS, WATCHED_S, SHARE_OF_A_CORE = 100, 2.0, 0.5
 

@@ -5,6 +5,8 @@ from playwright.sync_api import expect
 
 from plan_files import plan_mixed_fleet, rlinf
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):

@@ -145,6 +145,7 @@ class Missing:
         """Neither."""
 
 
+@pytest.mark.system
 @pytest.mark.ray
 def test_a_node_on_which_nothing_of_ours_starts_is_told_with_the_reason(ray_cluster, monkeypatch):
     found = examination.wait_for_nodes

@@ -40,7 +40,7 @@ KILLED = """
 """
 
 # Other tests keep devices; here it is looked whether all are free again.
-pytestmark = pytest.mark.ray(first=True)
+pytestmark = [pytest.mark.ray(first=True), pytest.mark.system]
 
 
 class Alive(Worker):

@@ -70,11 +70,13 @@ def run(path, folder):
             assert printed == program.output, program.file
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("path", pages("alone"))
 def test_programs_of_a_page_run(path, folder):
     run(path, folder)
 
 
+@pytest.mark.system
 def test_the_program_of_the_page_on_checkpoints_can_be_run_again(folder):
     page = (ROOT / "docs" / "how-to" / "checkpoint-a-job.md").read_text(encoding="utf-8")
     save(page, folder)
@@ -84,12 +86,14 @@ def test_the_program_of_the_page_on_checkpoints_can_be_run_again(folder):
     assert printed_by_process(program, folder) == "nothing left to do: trained on 8 tasks\n" * 2
 
 
+@pytest.mark.system
 @pytest.mark.ray
 @pytest.mark.parametrize("path", pages("ray"))
 def test_programs_of_a_page_run_on_ray(path, folder, driver):
     run(path, folder)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("path", pages("forked"))
 def test_programs_of_a_page_run_on_processes(path, folder):
     job = ForkedJob()

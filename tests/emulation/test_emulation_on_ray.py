@@ -68,6 +68,7 @@ with Cluster(CONFIG) as cluster:
 """
 
 
+@pytest.mark.system
 @pytest.mark.ray(first=True)  # other tests keep devices
 def test_a_job_sees_the_emulated_network_and_says_so(tmp_path, ray_address):
     trace = tmp_path / "trace" / "run.jsonl"

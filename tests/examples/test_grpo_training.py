@@ -36,6 +36,8 @@ from rlinf_scheduler.errors import ChannelTimeout, ConfigError
 from rlinf_scheduler.events import WorkerReturned
 from waits import wait_until
 
+pytestmark = pytest.mark.system
+
 BASE = Path(__file__).parents[2] / "examples" / "grpo" / "conf" / "base.yaml"
 DEADLINE_S = 60.0
 

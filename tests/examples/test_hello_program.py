@@ -11,7 +11,10 @@ from programs import run_program
 
 # Its command line is refused by argparse there: "badly formed help string".
 HYDRA_CANNOT = sys.version_info >= (3, 14) and metadata.version("hydra-core").startswith("1.3.")
-pytestmark = pytest.mark.skipif(HYDRA_CANNOT, reason="hydra-core 1.3 does not run on Python 3.14 and newer")
+pytestmark = [
+    pytest.mark.skipif(HYDRA_CANNOT, reason="hydra-core 1.3 does not run on Python 3.14 and newer"),
+    pytest.mark.system,
+]
 PROGRAM = Path(__file__).parents[2] / "examples" / "hello" / "main.py"
 
 

@@ -9,6 +9,8 @@ import import_all
 import rlinf_checkout
 from small_checkout import plain, write
 
+pytestmark = pytest.mark.system
+
 TESTS = """
     import os, pathlib, signal, time
     import pytest

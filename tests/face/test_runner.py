@@ -190,6 +190,7 @@ FAILS = """
 """
 
 
+@pytest.mark.system
 @pytest.mark.ray
 @pytest.mark.parametrize("how", ["by default", "values"])
 def test_a_call_that_fails_and_is_not_waited_for_ends_a_program_of_rlinfs(checkout, ray_address, how):
@@ -200,6 +201,7 @@ def test_a_call_that_fails_and_is_not_waited_for_ends_a_program_of_rlinfs(checko
     assert ("ends this driver" in done.stderr) == (how == "by default")
 
 
+@pytest.mark.system
 @pytest.mark.ray
 def test_ranks_and_actors_of_rlinfs_own_on_a_ray_that_runs_already(checkout, ray_address):
     write(

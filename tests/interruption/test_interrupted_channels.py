@@ -8,7 +8,7 @@ from job_processes import Job
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.durable.checkpoint_files import load_job
 
-pytestmark = pytest.mark.timeout(120 + NUM_ROUNDS)
+pytestmark = [pytest.mark.timeout(120 + NUM_ROUNDS), pytest.mark.system]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from interruptions import LIMIT_S, NUM_ROUNDS, SEED
 from job_processes import THERE, Job
 from rlinf_scheduler.observe.status_service import StatusService
 
-pytestmark = pytest.mark.timeout(120 + NUM_ROUNDS)
+pytestmark = [pytest.mark.timeout(120 + NUM_ROUNDS), pytest.mark.system]
 
 GROUPS = [("source", [0]), ("members", [0, 1, 2])]
 SOURCE = ("source", 0)

@@ -7,7 +7,12 @@ from interruption_workers import Notes
 from interruptions import NUM_ROUNDS, SEED, Kills
 from rlinf.scheduler import NodePlacementStrategy
 
-pytestmark = [pytest.mark.ray, pytest.mark.interrupted, pytest.mark.timeout(120 + NUM_ROUNDS)]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.interrupted,
+    pytest.mark.timeout(120 + NUM_ROUNDS),
+    pytest.mark.system,
+]
 
 
 def test_interrupted_group_calls_run_once_at_most_and_in_order(driver):

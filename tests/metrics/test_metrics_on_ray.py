@@ -7,7 +7,7 @@ import pytest
 
 from programs import run_program
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.system]
 
 PROGRAM = """
 import sys

@@ -21,7 +21,7 @@ from page_programs import files_of, programs_of
 from rlinf.scheduler import __version__
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("wheel")  # built and installed once
+pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.system]  # built and installed once
 OFFLINE = ["--no-index", "--no-deps", "--quiet", "--disable-pip-version-check"]
 REPOSITORY = re.compile(r"https://[^)\s]+/(?:blob|raw)/main/([^)\s#]+)")
 

@@ -10,6 +10,8 @@ import pytest
 from programs import Program
 from rlinf_scheduler.rooms import ROOMS
 
+pytestmark = pytest.mark.system
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DEADLINE_S = 120.0

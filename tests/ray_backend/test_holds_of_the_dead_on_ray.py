@@ -35,7 +35,7 @@ print(ray.get_runtime_context().get_job_id())
 """
 
 # Devices are taken here that other tests keep.
-pytestmark = pytest.mark.ray(first=True)
+pytestmark = [pytest.mark.ray(first=True), pytest.mark.system]
 
 
 def job_server_class():

@@ -12,7 +12,7 @@ from rlinf_scheduler.events import Autoscaled
 from rlinf_scheduler.planning.scaling import ScalingPolicy
 from rlinf_scheduler.scaling.autoscale import Autoscale
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.system]
 DEADLINE_S = 90.0
 FAST = ScalingOptions(for_s=1.0, cooldown_s=0.2, every_s=0.2)
 

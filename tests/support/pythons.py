@@ -1,4 +1,4 @@
-"""Runs the suite on each Python that the package promises, and says which were tried, and what came of it.
+"""Runs both suites on each Python that the package promises, and says which were tried, and what came of it.
 
     make pythons [PYTHONS="/path/to/python3.12 /path/to/python3.13"]
 
@@ -31,15 +31,15 @@ def version_of(interpreter):
 
 
 def tried(interpreter):
-    """Run the suite; whether it passed, and its summary."""
-    command = ["make", "--no-print-directory", "test", f"PYTHON={interpreter}"]
-    summary = "it did not come to its end"
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as suite:
-        for line in suite.stdout:
+    """Run both suites; whether they passed, and their summaries."""
+    command = ["make", "--no-print-directory", "--keep-going", "test", "system", f"PYTHON={interpreter}"]
+    summaries = []
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as suites:
+        for line in suites.stdout:
             sys.stdout.write(line)
             if match := SUMMARY.match(line):
-                summary = match[1]
-    return suite.returncode == 0, summary
+                summaries.append(match[1])
+    return suites.returncode == 0, "; ".join(summaries) or "it did not come to its end"
 
 
 def main(named):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 HERE = Path(__file__).parent
 PROGRAMS = ["program.py", "rlinf_names.py"]
 ROOT = HERE.parents[1]

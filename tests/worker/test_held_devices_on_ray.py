@@ -80,7 +80,7 @@ def foreign(ray_address, start):
 
 
 # Other tests keep devices; here all are free.
-pytestmark = pytest.mark.ray(first=True)
+pytestmark = [pytest.mark.ray(first=True), pytest.mark.system]
 
 
 def test_a_second_job_is_refused_by_the_name_of_the_first_and_gets_the_devices_when_that_is_killed(start):

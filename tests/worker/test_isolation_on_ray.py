@@ -30,7 +30,7 @@ from rlinf_scheduler.worker import processes
 from rlinf_scheduler.worker.processes import Processes
 from waits import wait_until
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.system]
 
 
 def seen(cluster, strategy, *names, **options):

@@ -12,7 +12,7 @@ from rlinf_scheduler.host.info import JobSettings
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.planning import NodeGroup
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.system]
 BOTH = NodePlacementStrategy([0, 1])
 
 

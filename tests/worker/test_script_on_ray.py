@@ -10,6 +10,7 @@ import pytest
 SCRIPT = Path(__file__).with_name("one_file_program.py")
 
 
+@pytest.mark.system
 @pytest.mark.ray
 def test_classes_of_a_script_are_the_same_everywhere(tmp_path, ray_address):
     done = subprocess.run(
