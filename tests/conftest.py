@@ -29,8 +29,13 @@ INTERRUPTED_LIMIT_S = 120
 LINE_LIMIT_S = 60.0
 RAY_WITNESS = pytest.StashKey()
 SUPPORT = Path(__file__).with_name("support")
-# Its files take longest beside the tests of Ray: at the end, one process would be left with them.
-LONG = Path(__file__).with_name("simulation")
+# These take longest beside the tests of Ray: at the end, one process would be left with them.
+TESTS = Path(__file__).parent
+LONG = {
+    TESTS / "simulation",
+    TESTS / "worker" / "test_leaving_nodes.py",
+    TESTS / "worker" / "test_resized_collectives.py",
+}
 # What the children of tests run: they are forked from a process that has it; to import it takes half a second each.
 PRELOADED = (
     "arena_peers",
@@ -138,7 +143,7 @@ def pytest_collection_modifyitems(items):
 def _turn(item):
     ray = item.get_closest_marker("ray")
     if ray is None:
-        return 3 if LONG in item.path.parents else 4
+        return 4 if LONG.isdisjoint((item.path, *item.path.parents)) else 3
     return 0 if ray.kwargs.get("first") else 1 if ray.kwargs.get("own") else 2
 
 

@@ -92,6 +92,15 @@ def test_the_items_of_questions_are_forgotten_when_they_are_answered(backend):
     assert (stats.num_items, stats.num_leased, stats.num_dead) == (0, 0, 0)
 
 
+def test_the_handle_of_a_request_that_does_not_come_says_what_it_waits_for(backend):
+    channel = Channel.create(backend.name())
+    handle = channel.next_request("empty", async_op=True)
+    told = f"lease on channel '{channel.name}', queue 'empty'"
+    assert repr(handle) == f"<AsyncHandle {told}: pending>"
+    with pytest.raises(ResultTimeout, match=told):
+        handle.wait(0.01)
+
+
 def test_answers_go_to_their_own_askers_whatever_their_order(backend):
     channel = Channel.create(backend.name())
     handles = [channel.ask(number, async_op=True) for number in range(8)]

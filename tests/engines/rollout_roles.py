@@ -1,14 +1,16 @@
 """Workers of the tests of rollout services; in a module of their own, so that ranks import them by name."""
 
 import asyncio
+import gc
 import os
 
 import torch
 
 from rlinf.scheduler import Worker
 from rlinf_scheduler.engines import RolloutWorker
-from rlinf_scheduler.errors import EngineError, UpdateFailed
+from rlinf_scheduler.errors import EngineDead, EngineError, UpdateFailed
 from tiny_engine import TinyEngine
+from waits import wait_until
 
 
 class ClosesOnce(TinyEngine):
@@ -38,6 +40,23 @@ class FailsAt(TinyEngine):
                 raise EngineError("it cannot go on")
 
 
+class DiesAmongMany(TinyEngine):
+    """Dies once, of its first request, when 16 others have come to its rank and none of them was looked at."""
+
+    has_died = False
+
+    async def generate(self, request):
+        if not DiesAmongMany.has_died:
+            DiesAmongMany.has_died = True
+            Worker().connect_channel("dying").put("waits for 16 others")
+            requests = Worker().connect_channel("requests")
+            wait_until(lambda: requests.stats().num_leased == 17)
+            requests.put("what has come before this was answered", queue_name="done", async_op=True).wait()
+            raise EngineDead("the counter", reason="it was told to die")
+        async for tokens in super().generate(request):
+            yield tokens
+
+
 class StartsLate(TinyEngine):
     """Starts when it is let."""
 
@@ -63,6 +82,10 @@ class Rank(RolloutWorker):
 
     def pid(self):
         return os.getpid()
+
+    def leave_garbage(self):
+        """Collect no cycles of references any more."""
+        gc.disable()
 
     async def tokens(self):
         return (await self.load()).tokens

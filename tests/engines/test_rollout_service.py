@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from rollout_roles import Actor, ClosesOnce, FailsAt, Rank, StartsLate
+from rollout_roles import Actor, ClosesOnce, DiesAmongMany, FailsAt, Rank, StartsLate
 
 pytest.importorskip("torch")
 
@@ -354,6 +354,17 @@ def test_a_request_that_kills_its_engines_is_answered_with_why_and_what_ran_besi
     assert all(counted(each.wait(DEADLINE_S), start) for start, each in enumerate(asked))
     (served,) = service.end()
     assert (served.num_answered, served.num_engine_restarts) == (8, 3)
+
+
+def test_requests_that_come_as_the_engine_dies_go_back_at_once(job):
+    dying = Channel.create("dying")
+    service = Service(job, 1, partial(DiesAmongMany, step=1))
+    service.group.leave_garbage().wait(DEADLINE_S)
+    asked = [service.ask(0, 3)]
+    dying.get(timeout_s=DEADLINE_S)
+    asked += [service.ask(start, 3) for start in range(1, 17)]
+    assert all(counted(each.wait(DEADLINE_S), start) for start, each in enumerate(asked))
+    assert service.end()[0].num_engine_restarts == 1
 
 
 def test_a_rank_is_drained_in_time_while_its_engine_starts(job):

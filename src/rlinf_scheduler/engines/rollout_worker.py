@@ -437,12 +437,12 @@ class _Serving:
         """Wait for room, and for a request; None if no more come."""
         while not self.ending.is_set():
             self._ask()
-            for asked in self._asked:
-                if asked.done():
-                    self._asked.remove(asked)
-                    with suppress(ChannelClosed):
-                        return asked.result()
-                    return None
+            # While this waits no variable has one: the error that ends the wait keeps this frame.
+            if (asked := next((each for each in self._asked if each.done()), None)) is not None:
+                self._asked.remove(asked)
+                with suppress(ChannelClosed):
+                    return asked.result()
+                return None
             self._changed.clear()
             await self._changed.wait()
         return None
