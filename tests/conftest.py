@@ -163,7 +163,7 @@ def pytest_collection_finish(session):
         apart = [i.nodeid for i in session.items if i.get_closest_marker("ray") and "@" not in i.nodeid]
         if apart:
             raise pytest.UsageError(f"pytest-xdist does not keep the tests of Ray together: {apart[0]}")
-    _leave_to_no_collector()
+    gc.freeze()  # as it is: a look at all of it takes most of a second
     wanted = [name for name in PRELOADED if name in sys.modules]
     if not wanted:
         return

@@ -9,6 +9,8 @@ import pytest
 
 from page_programs import BLOCK
 
+pytestmark = pytest.mark.system
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "work-in-a-notebook.md"
 CELLS = [block[2] for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")) if block[1] == "ipython"]
 

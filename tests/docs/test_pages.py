@@ -120,6 +120,7 @@ def test_program_of_the_page_on_vllm_is_the_example():
     assert f"```py\n{example}```" in (ROOT / "docs" / "how-to" / "use-vllm.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.system
 @pytest.mark.ray
 def test_program_of_the_quickstart_runs(driver, tmp_path):
     program = ROOT / "examples" / "quickstart" / "main.py"

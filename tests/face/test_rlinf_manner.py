@@ -5,7 +5,7 @@ import pytest
 from rlinf.scheduler import Channel
 from rlinf_manner import decoupled_sac, embodied, nested_engines, patch_sync, reasoning
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.system]
 
 
 @pytest.fixture
@@ -25,7 +25,6 @@ def outcome(driver):
         Channel.connect(name).delete()
 
 
-@pytest.mark.system
 def test_an_embodied_run_learns(outcome):
     history = outcome(embodied, embodied.CONFIG)
     assert [step["versions"] for step in history] == [[[[number]], [[number]]] for number in range(4)]
@@ -63,7 +62,6 @@ def test_an_asynchronous_run_learns_from_whoever_has_answered(outcome):
     assert told["versions"] == sorted(told["versions"])
 
 
-@pytest.mark.system
 def test_weights_are_synced_by_patches(outcome):
     history = outcome(patch_sync, patch_sync.CONFIG)
     # What differs from the version before is sent; all of it the first time.
@@ -74,7 +72,6 @@ def test_weights_are_synced_by_patches(outcome):
     ]
 
 
-@pytest.mark.system
 def test_engines_below_ranks_take_their_weights_themselves(outcome):
     told = outcome(nested_engines, nested_engines.CONFIG)
     assert told["who"] == [

@@ -11,6 +11,8 @@ from rlinf_scheduler.face.command import interpreter_options
 from rlinf_scheduler.face.finder import is_ray_environment, ray_environment, variables_of_children
 from small_checkout import FACE, SOURCES, plain, run, write
 
+pytestmark = pytest.mark.system
+
 LINE = "rlinf.scheduler of {checkout}/rlinf is replaced by rlinf-scheduler " + f"{__version__} ({SOURCES})\n"
 EVERYWHERE = """
     import json, sys
@@ -190,7 +192,6 @@ FAILS = """
 """
 
 
-@pytest.mark.system
 @pytest.mark.ray
 @pytest.mark.parametrize("how", ["by default", "values"])
 def test_a_call_that_fails_and_is_not_waited_for_ends_a_program_of_rlinfs(checkout, ray_address, how):
@@ -201,7 +202,6 @@ def test_a_call_that_fails_and_is_not_waited_for_ends_a_program_of_rlinfs(checko
     assert ("ends this driver" in done.stderr) == (how == "by default")
 
 
-@pytest.mark.system
 @pytest.mark.ray
 def test_ranks_and_actors_of_rlinfs_own_on_a_ray_that_runs_already(checkout, ray_address):
     write(

@@ -9,6 +9,8 @@ from rlinf_scheduler import __version__
 from rlinf_scheduler.face.wanted import missing_names, wanted_names
 from small_checkout import FACE, SOURCES, plain, run, write
 
+pytestmark = pytest.mark.system
+
 OURS = f"rlinf-scheduler {__version__} ({SOURCES})"
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from programs import run_program
 
+pytestmark = pytest.mark.system
+
 PROGRAM = Path(__file__).with_name("driver_that_fails.py")
 
 

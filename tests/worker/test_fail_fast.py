@@ -11,6 +11,7 @@ from rlinf_scheduler.errors import ConfigError
 PROGRAM = Path(__file__).with_name("driver_that_fails_fast.py")
 
 
+@pytest.mark.system
 @pytest.mark.ray
 @pytest.mark.parametrize("signals", ["left alone", "handles", "often"])
 def test_a_call_that_fails_ends_its_driver_with_the_remote_traceback(tmp_path, ray_address, signals):

@@ -9,7 +9,7 @@ from joined_workers import DEADLINE_S, Nest
 from launched import launched
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.system]
 
 
 @pytest.fixture
