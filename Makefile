@@ -46,10 +46,10 @@ test: $(VENV)/.ready ## Run the test suite, but for the tests of whole installat
 system: $(VENV)/.ready ## Run the tests of whole installations: Rays of several hosts, programs of the pages and of RLinf's, a wheel, a browser
 	$(BIN)/python -m pytest $(SUITE) -m system
 
-pythons: ## Run the suite on every Python that is promised and found, and say which were tried (PYTHONS="/path/to/python3.13 ...")
+pythons: ## Run both suites on every Python that is promised and found, and say which were tried (PYTHONS="/path/to/python3.13 ...")
 	@$(PYTHON) tests/support/pythons.py $(PYTHONS)
 
-soak: $(VENV)/.ready ## Run the test suite with many times its random examples, seeds and rounds (EFFORT=10)
+soak: $(VENV)/.ready ## Run all tests with many times its random examples, seeds and rounds (EFFORT=10)
 	EFFORT=$(EFFORT) $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 0 --timeout 0
 
 check: $(VENV)/.ready ## Lint, format, types, import layers, budgets

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+import weakref
 from contextlib import contextmanager
 
 import lease_roles as roles
@@ -389,6 +390,17 @@ def test_what_a_loop_is_left_with_comes_back(backend):
             break
         assert (lease.item, lease.attempt) == (1, 2)
     assert channel.drain() == [3]
+
+
+def test_a_loop_keeps_no_lease_that_its_consumer_has_let_go(in_process):
+    channel = filled(in_process, range(1))
+    loop = iter(channel.leases())
+    kept = weakref.ref(next(loop))
+    waits = threading.Thread(target=next, args=(loop, None))
+    waits.start()
+    wait_until(lambda: kept() is None)
+    channel.close()
+    waits.join()
 
 
 def test_what_an_asynchronous_loop_is_left_with_comes_back(backend):

@@ -6,6 +6,7 @@ import os
 import pickle
 import queue
 import threading
+import weakref
 
 import pytest
 
@@ -22,6 +23,7 @@ from rlinf_scheduler.errors import (
     ChannelLost,
     ChannelTimeout,
 )
+from waits import wait_until
 
 DEADLINE_S = 60.0
 
@@ -161,6 +163,36 @@ def test_a_task_that_waits_lets_others_run(channel):
         return item, [each async for each in channel]
 
     assert asyncio.run(main()) == ("an item", [1, 2])
+
+
+class Item:
+    """What can be referred to weakly."""
+
+
+def test_a_loop_keeps_no_item_that_its_consumer_has_let_go(channel):
+    channel.put(Item())
+    loop = iter(channel)
+    kept = weakref.ref(next(loop))
+    waits = threading.Thread(target=next, args=(loop, None))
+    waits.start()
+    wait_until(lambda: kept() is None)
+    channel.close()
+    waits.join()
+
+
+def test_an_asynchronous_loop_keeps_none_either(channel):
+    async def main():
+        channel.put(Item())
+        loop = aiter(channel)
+        kept = weakref.ref(await anext(loop))
+        waits = asyncio.ensure_future(anext(loop, None))
+        async with asyncio.timeout(DEADLINE_S):
+            while kept() is not None:
+                await asyncio.sleep(0.001)
+        channel.close()
+        await waits
+
+    asyncio.run(main())
 
 
 def test_a_handle_that_is_dropped_or_cancelled_gives_up_its_place(channel):

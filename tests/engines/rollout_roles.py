@@ -7,6 +7,7 @@ import os
 import torch
 
 from rlinf.scheduler import Worker
+from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.engines import RolloutWorker
 from rlinf_scheduler.errors import EngineDead, EngineError, UpdateFailed
 from tiny_engine import TinyEngine
@@ -51,10 +52,19 @@ class DiesAmongMany(TinyEngine):
             Worker().connect_channel("dying").put("waits for 16 others")
             requests = Worker().connect_channel("requests")
             wait_until(lambda: requests.stats().num_leased == 17)
-            requests.put("what has come before this was answered", queue_name="done", async_op=True).wait()
+            wait_until(lambda: all(each.done() for each in gc.get_objects() if isinstance(each, AsyncHandle)))
             raise EngineDead("the counter", reason="it was told to die")
         async for tokens in super().generate(request):
             yield tokens
+
+
+class AbortsLate(TinyEngine):
+    """Aborts what runs when it is let."""
+
+    async def abort(self, request_ids=None):
+        while not TinyEngine.lets_go:
+            await self._next_change()
+        await super().abort(request_ids)
 
 
 class StartsLate(TinyEngine):

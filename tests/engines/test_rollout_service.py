@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from rollout_roles import Actor, ClosesOnce, DiesAmongMany, FailsAt, Rank, StartsLate
+from rollout_roles import AbortsLate, Actor, ClosesOnce, DiesAmongMany, FailsAt, Rank, StartsLate
 
 pytest.importorskip("torch")
 
@@ -17,7 +17,7 @@ from rlinf_scheduler.engines import (
     RolloutOptions,
     Sampling,
 )
-from rlinf_scheduler.errors import ChannelUnanswerable, EngineError, WorkerDied, WorkerError
+from rlinf_scheduler.errors import ChannelUnanswerable, EngineError, ResultTimeout, WorkerDied, WorkerError
 from rlinf_scheduler.events import WorkerLogged
 from tiny_engine import KILLER, VOCABULARY, TinyEngine
 from waits import wait_until
@@ -216,6 +216,38 @@ def test_a_request_gets_weights_as_new_as_it_wants_also_from_a_publisher_that_co
     actor.retrying().publish(2).wait(DEADLINE_S)
     assert [each.wait(DEADLINE_S).generation.versions for each in newer] == [(2, 2)] * 3
     service.end()
+
+
+def test_requests_that_wait_for_weights_go_back_at_once_when_their_rank_is_drained(job):
+    service = Service(job, 1, partial(AbortsLate, token_s=0.001), weights="policy")
+    service.group.leave_garbage().wait(DEADLINE_S)
+    actor = Actor.create_group().launch(job, PackedPlacementStrategy(4, 4), name="actor")
+    actor.publish(1).wait(DEADLINE_S)
+    waiting = service.client.begin([0], Sampling(2), n=3, min_version=2)
+    wait_until(lambda: service.channel.stats().num_leased == 3)
+    draining = service.group.drain(finish=False)
+    wait_until(lambda: service.channel.qsize() == 3)
+    service.let_go()
+    draining.wait(DEADLINE_S)
+    assert not any(each.done() for each in waiting)
+
+
+def test_what_is_asked_for_is_given_up_where_the_asker_keeps_the_error(job):
+    channel = Channel.create("nobody serves it")
+    client = RolloutClient(channel)
+    with pytest.raises(ResultTimeout) as kept:
+        client.generate([0], Sampling(2), n=4, timeout_s=0.01)
+    wait_until(lambda: channel.qsize() == 0)
+
+    async def asks():
+        async with asyncio.timeout(0.01):
+            await client.generate_async([0], Sampling(2), n=4)
+
+    with pytest.raises(TimeoutError) as kept_too:
+        asyncio.run(asks())
+    wait_until(lambda: channel.qsize() == 0)
+    assert kept.tb is not None
+    assert kept_too.tb is not None
 
 
 def test_weights_that_no_rank_follows_are_an_error_of_the_request(job):

@@ -11,7 +11,7 @@ from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
 from rlinf_scheduler.mailbox import Mailbox
 from weights_job import wait_until
 
-pytestmark = [pytest.mark.interrupted, pytest.mark.system]
+pytestmark = pytest.mark.interrupted
 
 DEADLINE_S = 60.0
 NUM_ITEMS, NUM_ECHOES = tries(300), tries(400)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OF_A_VERSION = re.compile(r"Programming Language :: Python :: (\d+\.\d+)$")
-SUMMARY = re.compile(r"=+ (.*\b(?:passed|failed|error)\b.*) in .* =+")
+SUITES = ("test", "system")
+SUMMARY = re.compile(r"=+ (.*\b(?:passed|failed|errors?)\b.*) in .* =+")
 
 
 def promised():
@@ -32,14 +33,20 @@ def version_of(interpreter):
 
 def tried(interpreter):
     """Run both suites; whether they passed, and their summaries."""
-    command = ["make", "--no-print-directory", "--keep-going", "test", "system", f"PYTHON={interpreter}"]
-    summaries = []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as suites:
-        for line in suites.stdout:
+    outcomes = [suite(name, interpreter) for name in SUITES]
+    return all(passed for passed, _ in outcomes), "; ".join(summary for _, summary in outcomes)
+
+
+def suite(name, interpreter):
+    """Run a suite; whether it passed, and its summary."""
+    command = ["make", "--no-print-directory", name, f"PYTHON={interpreter}"]
+    summary = "it did not come to its end"
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        for line in running.stdout:
             sys.stdout.write(line)
             if match := SUMMARY.match(line):
-                summaries.append(match[1])
-    return suites.returncode == 0, "; ".join(summaries) or "it did not come to its end"
+                summary = match[1]
+    return running.returncode == 0, f"make {name}: {summary}"
 
 
 def main(named):

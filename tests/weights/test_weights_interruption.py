@@ -16,7 +16,7 @@ from weights_peers import numbers_in, state
 
 A_DAY_S = 86_400.0
 
-pytestmark = [pytest.mark.interrupted, pytest.mark.system]
+pytestmark = pytest.mark.interrupted
 
 
 @pytest.mark.parametrize("machine", ["here", "there"])

@@ -360,6 +360,7 @@ class Getting(ChannelAccess):
             except ChannelClosed:
                 return
             yield item
+            del item  # what its consumer has let go is let go
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Take the items of the default queue, until the channel is closed and drained, or this rank is."""
@@ -369,6 +370,7 @@ class Getting(ChannelAccess):
             except ChannelClosed:
                 return
             yield item
+            del item
 
 
 def _take(

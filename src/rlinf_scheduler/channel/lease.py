@@ -408,6 +408,7 @@ class LeaseLoop:
                 except ChannelClosed:
                     return
                 yield lease
+                del lease
 
     async def __aiter__(self) -> AsyncIterator[Lease]:
         """Give leases until the queue ends."""
@@ -418,6 +419,7 @@ class LeaseLoop:
                 except ChannelClosed:
                     return
                 yield lease
+                del lease
 
 
 def _copies(items: Delivery) -> Delivery:

@@ -81,11 +81,14 @@ class RolloutClient:
         Raises:
             EngineError: an engine cannot take it.
             ChannelUnanswerable: it was given out as often as the channel allows, and no rank answered.
-            ResultTimeout: they were not done in time; they are given up.
+            ResultTimeout: they were not done in time. They are given up, as whenever it raises.
         """
         pending = self.begin(prompt_ids, sampling, n=n, conversation=conversation, min_version=min_version)
         until = None if timeout_s is None else monotonic() + timeout_s
-        return [each.wait(None if until is None else max(0.0, until - monotonic())) for each in pending]
+        try:
+            return [each.wait(None if until is None else max(0.0, until - monotonic())) for each in pending]
+        finally:
+            _give_up(pending)
 
     async def generate_async(
         self,
@@ -97,9 +100,11 @@ class RolloutClient:
         min_version: int = 0,
     ) -> list[RolloutAnswer]:
         """As `generate`, in a coroutine."""
-        return await asyncio.gather(
-            *self.begin(prompt_ids, sampling, n=n, conversation=conversation, min_version=min_version)
-        )
+        pending = self.begin(prompt_ids, sampling, n=n, conversation=conversation, min_version=min_version)
+        try:
+            return await asyncio.gather(*pending)
+        finally:
+            _give_up(pending)
 
     def conversation(self, prompt_ids: Sequence[int] = ()) -> Conversation:
         """Begin a conversation of many turns."""
@@ -198,6 +203,11 @@ class Conversation:
         self.answers.append(answer)
         self.token_ids.extend(answer.generation.token_ids)
         return answer
+
+
+def _give_up(pending: list[PendingRollout]) -> None:
+    for each in pending:
+        each.cancel()
 
 
 def _request(

@@ -426,8 +426,8 @@ class _Serving:
                 await self.over.wait()
         if not self.over.is_set():
             self._hands_back = True
-            for task in filter(None, self._preparing):
-                task.cancel()
+            # While this waits no variable has a task, whose error keeps a request.
+            list(map(asyncio.Task[None].cancel, filter(None, self._preparing)))
             if self.engine is not None:
                 with suppress(EngineError):  # it has died
                     await self.engine.abort()

@@ -251,6 +251,7 @@ class Answers:
                 self._send_value(request, value, WAIT_S)
                 TIMES.note_value(began, request.peer_name)
                 demand.answered()
+                del value
         finally:
             result.close()
 
@@ -269,6 +270,7 @@ class Answers:
                 self._send_value(request, value, 0.0)
                 TIMES.note_value(began, request.peer_name)
                 demand.answered()
+                del value
         finally:
             await result.aclose()
 
