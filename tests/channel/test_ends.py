@@ -12,6 +12,7 @@ import pytest
 
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelTimeout
+from waits import wait_until
 
 DEADLINE_S = 60.0
 
@@ -135,6 +136,7 @@ def test_a_producer_that_dies_is_waited_for_and_replaced(sockets):
     assert ready.get(timeout_s=DEADLINE_S) == "in"
     task.kill()
     assert channel.get(timeout_s=DEADLINE_S) == "a put"
+    wait_until(lambda: "without a successor" in channel.stats().producers)
     sockets.run(roles.produce_as_producer, channel, ["of the successor"]).result(DEADLINE_S)
     assert list(channel) == ["of the successor"]
 
