@@ -87,8 +87,17 @@ class NaiveChannel:
             for put in queue.puts:
                 if (put.client, put.ticket) == (client, ticket) and put.has_room:
                     put.complete = True
-                    return self.settle(queue)
+                    return [*self.enter_in_a_row(queue, client), *self.settle(queue)]
         return []
+
+    def enter_in_a_row(self, queue, client):
+        """A put whose bytes are here, and what is complete right behind it, come at one moment."""
+        events = []
+        for put in [put for put in queue.puts if put.client == client]:
+            if not (put.has_room and put.complete):
+                break
+            events.append(self.enter(queue, put))
+        return events
 
     def get(self, client, ticket, name, batch_weight, wait, limits=None):
         queue = self.queue(name)
@@ -114,7 +123,10 @@ class NaiveChannel:
                 for waiter in line:
                     if (waiter.client, waiter.ticket) == (client, ticket):
                         line.remove(waiter)
-                        return [("refuse", client, ticket, "cancelled"), *self.settle(queue)]
+                        events = [("refuse", client, ticket, "cancelled")]
+                        if line is queue.puts and waiter.has_room:
+                            events += self.enter_in_a_row(queue, client)
+                        return events + self.settle(queue)
             items = queue.deliveries.pop((client, ticket), None)
             if items is not None:
                 queue.items = sorted(queue.items + items)
@@ -215,11 +227,14 @@ class NaiveChannel:
                 break
         for put in queue.puts:
             if put.has_room and put.complete and self.is_first_of_client(queue, put):
-                queue.puts.remove(put)
-                queue.items.append((queue.entered, put.payload, put.weight))
-                queue.entered += 1
-                return [*events, ("accept", put.client, put.ticket)]
+                return [*events, self.enter(queue, put)]
         return events
+
+    def enter(self, queue, put):
+        queue.puts.remove(put)
+        queue.items.append((queue.entered, put.payload, put.weight))
+        queue.entered += 1
+        return ("accept", put.client, put.ticket)
 
     def is_first_of_client(self, queue, put):
         return next(other for other in queue.puts if other.client == put.client) is put

@@ -176,6 +176,19 @@ def test_a_put_behind_an_announced_one_of_the_same_producer_keeps_its_place():
     ]
 
 
+@pytest.mark.parametrize(
+    ("end", "batch"),
+    [((Fill(1), "p", "large"), ["large", "small", "other"]), ((Withdraw(1), "p"), ["small", "other"])],
+)
+def test_what_waits_behind_an_announced_item_is_there_at_one_moment(end, batch):
+    state = ChannelState()
+    state.apply(Put(1, Q, size_bytes=0), "p", Item(None))
+    state.apply(Put(2, Q), "p", Item("small"))
+    state.apply(Put(3, Q), "p", Item("other"))
+    state.apply(Get(1, Q, limits=NO_LIMITS), "takes what is there")
+    assert delivered(state.apply(*end)) == [("takes what is there", batch)]
+
+
 def test_a_withdrawn_announcement_frees_its_room_and_those_behind_it():
     state = ChannelState(maxsize=2)
     state.apply(Put(1, Q, size_bytes=0), "p", Item(None))
