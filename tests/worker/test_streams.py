@@ -5,6 +5,7 @@ import gc
 import random
 import signal
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -18,9 +19,14 @@ from rlinf_scheduler.worker.stream import PREFETCH
 from waits import wait_until
 
 
+class Value:
+    """What can be referred to weakly."""
+
+
 class Player(Worker):
     def __init__(self):
         super().__init__()
+        self.kept = []
         self.made, self.ended, self.gate = 0, [], threading.Event()
 
     def count(self, number, size=0):
@@ -73,6 +79,19 @@ class Player(Worker):
         for value in range(number):
             buffer[:] = value
             yield buffer
+
+    def make(self):
+        made = Value()
+        self.kept.append(weakref.ref(made))
+        return made
+
+    def give(self):
+        while True:
+            yield self.make()
+
+    async def give_beside(self):
+        while True:
+            yield self.make()
 
     def give_what_cannot_be_sent(self):
         yield threading.Lock()
@@ -129,6 +148,13 @@ def test_a_slow_caller_holds_the_generator_back(group, count):
         wait_until(lambda step=step: first.made == PREFETCH + step - 1)
     assert threading.Event().wait(0.05) is False
     assert first.made == PREFETCH + 4
+
+
+@pytest.mark.parametrize("method", ["give", "give_beside"])
+def test_a_rank_that_is_held_back_keeps_no_value_that_it_has_given(group, method):
+    with getattr(group, method)():
+        kept = group.workers[0].kept
+        wait_until(lambda: [each() for each in kept] == [None] * PREFETCH)
 
 
 @pytest.mark.parametrize("way", ["close", "drop", "with"])
