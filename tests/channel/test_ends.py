@@ -122,11 +122,13 @@ def test_a_producer_that_fails_may_be_replaced(in_process):
     assert list(channel) == ["before", "after"]
 
 
-def test_a_producer_that_fails_for_good_counts_as_done(in_process):
+def test_a_producer_that_fails_for_good_counts_as_done_and_the_log_says_so(in_process, caplog):
     channel = Channel.create(in_process.name(), producers=1, successor_s=0.05)
     with pytest.raises(ZeroDivisionError), channel.producer():
         1 / 0  # noqa: B018
     assert list(channel) == []
+    told = "has had no successor for 0.05 s, and counts as done: 1 of 1 producer is done"
+    wait_until(lambda: told in caplog.text)
 
 
 def test_a_producer_that_dies_is_waited_for_and_replaced(sockets):

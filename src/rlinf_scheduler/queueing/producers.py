@@ -52,7 +52,7 @@ class Producers:
     >>> producers.lose("b")
     [1]
     >>> producers.give_up(1), producers.over
-    (None, True)
+    ('env:1', True)
     """
 
     def __init__(self, num_places: int) -> None:
@@ -111,11 +111,12 @@ class Producers:
         numbers = [number for its_client, number in self.places.at_work if its_client == client]
         return [vacancy for number in numbers if (vacancy := self.leave(client, number, failed=True))]
 
-    def give_up(self, vacancy: int) -> None:
-        """No successor has come for too long: the one who failed counts as done."""
-        name = self.places.vacant.pop(vacancy, None)
-        if name is not None:
+    def give_up(self, vacancy: int) -> str:
+        """No successor has come for too long: the one who failed counts as done; its name, "" if one has come."""
+        name = self.places.vacant.pop(vacancy, "")
+        if name:
             self._finish(name)
+        return name
 
     def resize(self, members: GroupRanks) -> list[int]:
         """Hear which ranks a group has now; these are no group's."""

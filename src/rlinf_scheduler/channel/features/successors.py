@@ -20,6 +20,8 @@ from rlinf_scheduler.queueing.producers import GroupProducers, ProducerPlaces, P
 from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.queueing.taps import GiveUpTap, Taps, Vacate
 
+logger = Reporter(__name__)
+
 
 class ProducersFeature:
     """The handlers of producers at one server, and the time that `queueing.Producers` does not know.
@@ -85,11 +87,10 @@ class ProducersFeature:
 
     @timer("producer")
     def _give_up(self, vacancy: int) -> None:
-        self.producers.give_up(vacancy)
+        if name := self.producers.give_up(vacancy):
+            problem = "channel '%s': producer '%s' has had no successor for %g s, and counts as done: %s"
+            logger.warning(problem, self._spec.name, name, self._spec.successor_s, self.producers.describe())
         self._after_leaving([])
-
-
-logger = Reporter(__name__)
 
 
 class SubscriptionsFeature:
