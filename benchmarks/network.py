@@ -1,6 +1,6 @@
 """Requests between two machines against bare sockets over the same cable, in turn in one run.
 
-The machines are network namespaces with a veth pair between them. Ours is measured with encryption, beside a bare TLS
+The machines are two network namespaces at one switch. Ours is measured with encryption, beside a bare TLS
 socket, and without, beside a bare TCP socket. A bare socket sends with `sendall` and receives with `recv_into` into
 warm memory.
 
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from rlinf.testing.machines import Machine, MachinePair, MachinesUnavailable
+from rlinf.testing.machines import Machine, MachineStar, MachinesUnavailable
 from rlinf_scheduler.comm import ClusterSecret, Endpoint, Messenger
 from rlinf_scheduler.comm.transport.identity import ClusterTls
 
@@ -149,21 +149,22 @@ def main() -> int:
     """Print one line a workload."""
     context = multiprocessing.get_context("spawn")
     try:
-        pair = MachinePair()
+        pair = MachineStar(2)
     except MachinesUnavailable as error:
         print(f"nothing is measured: {error}")
         return 0
     secret = ClusterSecret.generate()
     with pair:
+        left, right = pair.machines
         here, there = context.Pipe()
-        process = context.Process(target=serve, args=(pair.right, secret, there), daemon=True)
+        process = context.Process(target=serve, args=(right, secret, there), daemon=True)
         process.start()
         there.close()
         servers, addresses = here.recv()
-        with pair.left.entered():
+        with left.entered():
             for encryption, server, address in zip((True, False), servers, addresses, strict=True):
                 messenger = Messenger(
-                    secret, name="client:0", host=pair.left.address, tcp=True, encryption=encryption
+                    secret, name="client:0", host=left.address, tcp=True, encryption=encryption
                 )
                 bare = Bare(address, ClusterTls(secret).client if encryption else None)
                 titles = ("TLS", "bare TLS") if encryption else ("unencrypted", "bare TCP")

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from measure import MIB
-from rlinf.testing.machines import Machine, MachinePair, MachinesUnavailable
+from rlinf.testing.machines import Machine, MachineStar, MachinesUnavailable
 from rlinf_scheduler.comm import ClusterSecret, Endpoint
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.weights import open_weights
@@ -152,8 +152,8 @@ def compare(title: str, places: tuple, transports: str) -> None:
 def main() -> None:
     """Compare between two machines, and on one."""
     try:
-        with MachinePair() as machines:
-            compare("two network namespaces", (machines.left, machines.right), "tcp")
+        with MachineStar(2) as star:
+            compare("two network namespaces", star.machines, "tcp")
     except MachinesUnavailable as error:
         print(f"no network namespaces here: {error}")
     compare("one host, shared memory off", (None, None), "all")

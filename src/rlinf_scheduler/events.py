@@ -190,7 +190,7 @@ class WorkerReturned:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGivenUp:
-    """A rank that was lost does not come back, although it was to; `reason` says why."""
+    """A rank, or a durable channel, that was lost does not come back, although it was to; `reason` says why."""
 
     group: str
     rank: int

@@ -15,8 +15,9 @@ from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.operation import Deliveries
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.errors import ChannelError, CommError
+from rlinf_scheduler.errors import ChannelError, ChannelTimeout, CommError
 from rlinf_scheduler.queueing.queue import Queue
+from waits import wait_until
 
 DEADLINE_S = 60.0
 
@@ -226,3 +227,23 @@ def test_a_client_that_says_that_it_is_another_process_is_refused(caplog):
             DEADLINE_S
         )
         stranger.close()
+
+
+@pytest.mark.parametrize("is_left", [False, True], ids=["late", "left"])
+def test_a_put_that_fails_and_whose_handle_nobody_has_is_told_of_once(caplog, is_left):
+    with LocalRuntime():
+        heard, unheard = Channel.create("heard", maxsize=1), Channel.create("unheard", maxsize=1)
+        handles = [channel.put(0, async_op=True) for channel in (heard, unheard)]
+        handles += [heard.put(1, async_op=True, timeout_s=0.01)]
+        with pytest.raises(ChannelTimeout):
+            handles[-1].wait()
+        unheard.put(1, async_op=True, timeout_s=None if is_left else 0.01)
+        unheard.put(2, async_op=True, timeout_s=None if is_left else 0.01)
+        if not is_left:
+            with pytest.raises(ChannelTimeout):
+                unheard.put(3, timeout_s=0.05)
+    wait_until(lambda: "nobody has its handle" in caplog.text)
+    (told,) = [record.getMessage() for record in caplog.records if "handle" in record.getMessage()]
+    assert told.startswith(
+        "channel 'unheard': an asynchronous put failed, and nobody has its handle; others are"
+    )

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from machine_fixtures import MachinePair
 from page_programs import BLOCK, programs_of, save
-from rlinf.testing.machines import MachinePair, MachinesUnavailable
+from rlinf.testing.machines import MachinesUnavailable
 from waits import wait_until
 
 ROOT = Path(__file__).parents[2]

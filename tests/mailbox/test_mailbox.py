@@ -131,6 +131,17 @@ def test_a_send_without_room_times_out_and_is_not_delivered(boxes):
     assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "after"
 
 
+def test_a_send_that_fails_and_whose_handle_nobody_has_is_told_of(boxes, pair, caplog):
+    env, _ = boxes
+    env.send("item", "nobody:0", timeout_s=0.01)
+    kept = env.send("item", "nobody:1", timeout_s=0.01)
+    with pytest.raises(PeerNotFound):
+        kept.wait()
+    wait_until(lambda: "nobody has its handle" in caplog.text, pair[0])
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("send has failed, and nobody has its handle: nobody named 'nobody:0'")
+
+
 def test_a_cancelled_send_is_not_delivered(boxes):
     env, rollout = boxes
     env.send(bytes(9000), "rollout:0", timeout_s=DEADLINE_S).wait()

@@ -118,7 +118,7 @@ def test_a_group_of_the_same_name_has_its_own_policy_at_once(ray_cluster):
         second.stop()
 
 
-def test_devices_that_others_have_are_left_to_them(ray_cluster):
+def test_devices_that_others_have_are_left_to_them(ray_cluster, caplog):
     with launch(ray_cluster, Maker, "scarce-maker", 0), launch(ray_cluster, Taker, "rest", *range(1, 8)):
         policy = ray_cluster.autoscale("scarce-maker", min=2, max=4, options=FAST)
         deadline = time.monotonic() + DEADLINE_S
@@ -129,6 +129,7 @@ def test_devices_that_others_have_are_left_to_them(ray_cluster):
     decision = policy.decisions[0]
     assert (decision.action, decision.before) == ("stay", 1)
     assert decision.reason.startswith("it was to grow to 2, and cannot: ")
+    assert f"the policy of 'scarce-maker': {decision.reason}" in caplog.text
     held = decision.reason.partition("; accelerators are held by ")[2]
     assert "'rest'" in held  # and, beside other tests, by theirs
 

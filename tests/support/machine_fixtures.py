@@ -7,9 +7,25 @@ from multiprocessing import forkserver
 import pytest
 
 from machine_peers import run
-from rlinf.testing.machines import MachinePair, MachineStar, MachinesUnavailable
+from rlinf.testing.machines import MachineStar, MachinesUnavailable
 
 DEADLINE_S = 60.0
+
+
+class MachinePair(MachineStar):
+    """Two machines, `left` and `right`."""
+
+    def __init__(self):
+        super().__init__(2)
+        self.left, self.right = self.machines
+
+    def unplug(self):
+        """Nothing gets through between them, and nobody is told."""
+        super().unplug(self.right)
+
+    def plug_in(self):
+        """Put the cable back."""
+        super().plug_in(self.right)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from rlinf_scheduler.channel import ChannelSpec, StartChannel, Starter, channels
 from rlinf_scheduler.channel.starting import HOLD_CHANNEL, START_CHANNEL, HoldChannel
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ChannelError, ChannelExists, ChannelLost, LaunchError
-from rlinf_scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
+from rlinf_scheduler.events import ChannelOpened, ChannelRestored, WorkerGivenUp, WorkerLost
 from rlinf_scheduler.host.info import group_entry
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session, SideBySide, set_current
@@ -349,7 +349,7 @@ def test_a_durable_channel_whose_process_dies_is_held_by_another_one(starter, ev
 
 
 def test_a_durable_channel_that_dies_again_and_again_is_given_up_and_its_journal_kept(
-    starter, monkeypatch, tmp_path
+    starter, events, monkeypatch, tmp_path, caplog
 ):
     monkeypatch.setattr("rlinf_scheduler.worker.channel_starter.AGAIN_S", 0.01)
     channel = Channel.create("durable", durable=tmp_path / "journal")
@@ -361,6 +361,11 @@ def test_a_durable_channel_that_dies_again_and_again_is_given_up_and_its_journal
         waiting.wait(DEADLINE_S)
     with pytest.raises(ChannelLost, match="its journal is kept"):
         Channel.connect("durable", timeout_s=DEADLINE_S)
+    wait_until(lambda: events(WorkerGivenUp))
+    (given_up,) = events(WorkerGivenUp)
+    assert given_up.group == "durable"
+    assert "no room on the node" in given_up.reason
+    assert "does not come back yet: channel 'durable': its process did not start" in caplog.text
     starter.problem = None
     assert Channel.create("durable", durable=tmp_path / "journal").get(timeout_s=DEADLINE_S) == "item"
 

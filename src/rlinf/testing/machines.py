@@ -49,7 +49,7 @@ class Machine:
 
     Attributes:
         address: its IP address.
-        namespace: the file that stands for its network namespace, as long as the pair is open.
+        namespace: the file that stands for its network namespace, as long as those are open.
     """
 
     address: str
@@ -87,60 +87,7 @@ class Machine:
             os.close(before)
 
 
-class _Namespaces:
-    """The namespaces of machines that are wired together; a context manager."""
-
-    def __init__(self) -> None:
-        self._ends: list[_End] = []
-
-    def close(self) -> None:
-        """Give up the namespaces; they end with the last process in them."""
-        for end in self._ends:
-            end.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class MachinePair(_Namespaces):
-    """Two machines and the cable between them; a context manager.
-
-    Attributes:
-        left, right: the machines.
-
-    Raises:
-        MachinesUnavailable: namespaces, or the cable, cannot be made here.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        try:
-            for _ in range(2):
-                self._ends.append(_on_a_thread(_End))
-            first, second = self._ends
-            first.lay_cable_to(second)
-            first.switch_on("192.0.2.1")  # addresses of RFC 5737, which are nobody's
-            second.switch_on("192.0.2.2")
-        except OSError as error:
-            self.close()
-            message = f"two network namespaces with a veth pair cannot be made here: {error}"
-            raise MachinesUnavailable(message) from error
-        self.left = Machine("192.0.2.1", first.path)
-        self.right = Machine("192.0.2.2", second.path)
-
-    def unplug(self) -> None:
-        """Take the cable out: nothing gets through, and nobody is told."""
-        self._ends[1].set_up(_CABLE, False)
-
-    def plug_in(self) -> None:
-        """Put the cable back."""
-        self._ends[1].set_up(_CABLE, True)
-
-
-class MachineStar(_Namespaces):
+class MachineStar:
     """Several machines, each with a cable to one switch; a context manager.
 
     Args:
@@ -148,14 +95,14 @@ class MachineStar(_Namespaces):
         link_bytes_per_s: how much each cable carries, in each direction; None: as much as the processors do.
 
     Attributes:
-        machines: they, of the addresses 192.0.2.1, 192.0.2.2 and so on.
+        machines: they, of the addresses 192.0.2.1, 192.0.2.2 and so on, of RFC 5737, which are nobody's.
 
     Raises:
         MachinesUnavailable: namespaces, cables, or the switch, cannot be made here.
     """
 
     def __init__(self, num_machines: int, link_bytes_per_s: int | None = None) -> None:
-        super().__init__()
+        self._ends: list[_End] = []
         try:
             for _ in range(num_machines + 1):
                 self._ends.append(_on_a_thread(_End))
@@ -173,6 +120,17 @@ class MachineStar(_Namespaces):
             message = f"network namespaces with a switch between them cannot be made here: {error}"
             raise MachinesUnavailable(message) from error
         self.machines = [Machine(f"192.0.2.{number}", end.path) for number, end in enumerate(ends, 1)]
+
+    def close(self) -> None:
+        """Give up the namespaces; they end with the last process in them."""
+        for end in self._ends:
+            end.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def unplug(self, machine: Machine) -> None:
         """Take a machine's cable out of the switch: nothing gets through, and nobody is told."""

@@ -15,6 +15,7 @@ from rlinf_scheduler.channel.placed import PlacedItems, PlacedPayload
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.refusals import (
     NO_ANSWER,
+    UnheardPuts,
     deleted_error,
     ending_error,
     gone_error,
@@ -566,8 +567,7 @@ class ChannelClient:
             self.deliveries.tell(operation)
 
     def _finish(self, operation: ChannelOperation, ending: Ending, detail: Any) -> None:
-        if operation.timer is not None:
-            operation.stop_clock()
+        operation.stop_clock()
         promise = operation.find_promise()
         if promise is None:
             return
@@ -581,6 +581,9 @@ class ChannelClient:
             promise.set_exception(unanswered_error(self.name, operation, self.requests.condition))
         else:
             promise.set_exception(ending_error(self.name, operation, ending, detail))
+        if operation.kind == "put" and not operation.blocks:
+            del promise
+            self.feature(UnheardPuts).failed(operation)
 
     # -- this process, and the server ------------------------------------------------------------
 

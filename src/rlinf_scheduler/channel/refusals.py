@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.channel.operation import ChannelOperation
+from rlinf_scheduler.comm.promise import PromiseRef
+from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import (
     BatchImpossible,
     BatchTimeout,
@@ -30,7 +32,11 @@ from rlinf_scheduler.queueing.client import Ending
 from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.queueing.messages import Reason
 
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.client_parts import ClientParts
+
 NO_ANSWER = "the channel's server does not answer"
+logger = Reporter(__name__)
 
 
 def ending_error(channel: str, operation: ChannelOperation, ending: Ending, detail: Any) -> SchedulerError:
@@ -85,6 +91,27 @@ def _timeout(channel: str, operation: ChannelOperation, state: str | None) -> Ch
         return BatchTimeout(*about, wanted)
     are = "is" if state.startswith("1 ") else "are"
     return BatchTimeout(*about, f"{wanted}; there {are} {state}")
+
+
+class UnheardPuts:
+    """Asynchronous puts of this process that failed, whose handles nobody has: a warning tells of the first one."""
+
+    def __init__(self, client: ClientParts) -> None:
+        self._channel = client.name
+        self._is_told = False
+
+    def failed(self, operation: ChannelOperation) -> None:
+        """Look whether somebody has the handle of a put that failed; it refers no longer to its promise."""
+        promise = operation.find_promise()
+        if promise is None or promise.cancelled() or self._is_told:
+            return
+        error, kept = promise.exception(0), PromiseRef(promise)
+        operation.let_go()
+        del promise
+        if kept() is None and not (operation.item and operation.item.question):  # whose asker is told
+            self._is_told = True
+            text = "channel '%s': an asynchronous put failed, and nobody has its handle; others are not told of: %s"
+            logger.warning(text, self._channel, error)
 
 
 def gone_error(channel: str, reason: str) -> ChannelLost:

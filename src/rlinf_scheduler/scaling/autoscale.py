@@ -194,6 +194,8 @@ class Autoscale:
             self._session.bus.emit(Autoscaled(self.group, *about))
         elif last is not None and (last.after, last.reason) == (decision.after, decision.reason):
             return  # it was told that it cannot
+        else:
+            _log.warning("the policy of '%s': %s", self.group, decision.reason)
         self._decisions.append(decision)
 
 

@@ -194,7 +194,8 @@ class Versions:
         try:
             arrived = payloads.receive(reply.result().frames, to_load=False)
             held.payload = _HeldPayload(payloads, arrived)
-        except (OSError, SharedMemoryUnreadable):
+        except (OSError, SharedMemoryUnreadable) as error:
+            logger.warning("weights '%s': no copy of version %d is kept here: %s", at[0], held.version, error)
             return
         self._publisher.publish(held.key, held.payload, replicated=True)
         name, process_id = at

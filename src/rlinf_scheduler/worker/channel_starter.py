@@ -30,6 +30,7 @@ from rlinf_scheduler.comm import Endpoint, Request
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import (
     ChannelError,
     ChannelExists,
@@ -38,7 +39,7 @@ from rlinf_scheduler.errors import (
     PeerDied,
     PeerNotFound,
 )
-from rlinf_scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
+from rlinf_scheduler.events import ChannelOpened, ChannelRestored, WorkerGivenUp, WorkerLost
 from rlinf_scheduler.host.channel_worker import Channels
 from rlinf_scheduler.host.info import group_entry, job_topology
 from rlinf_scheduler.host.protocol import WorkerFactory
@@ -52,6 +53,7 @@ from rlinf_scheduler.worker.order import GroupOrder, LaunchOptions
 from rlinf_scheduler.worker.signatures import encoded_factory
 from rlinf_scheduler.worker.supervision import Supervision
 
+_log = Reporter(__name__)
 _AFFINITY_TIMEOUT_S = 30.0
 # How long a process that shares is kept when its last channel is gone: the next one need not wait for a start.
 WARM_S = 60.0
@@ -378,6 +380,7 @@ class ChannelStarter(Starter):
             reason = "; ".join(filter(None, [reason, problem]))
             del self._durable[spec.channel_id]
             self._session.directory.give_up_async(spec.address, reason)
+            self._session.bus.emit(WorkerGivenUp(spec.name, 0, reason))
             return
         again: Promise[Endpoint] = Promise()
         # If that fails, it counts as another time.
@@ -390,6 +393,7 @@ class ChannelStarter(Starter):
     def _on_started_again(self, durable: _Durable, opening: _Opening) -> None:
         error = opening.started.exception(0)
         if error is not None and opening.since is not None:
+            _log.warning("a durable channel does not come back yet: %s", error)
             again = partial(self._start_again, durable, opening.since, str(error))
             self._messenger.call_later(AGAIN_S, again)
 
