@@ -379,9 +379,10 @@ class _Watching:
         vacancies: list[int] = super().lose(client)  # type: ignore[misc]
         return vacancies
 
-    def give_up(self, vacancy: int) -> None:
-        super().give_up(vacancy)  # type: ignore[misc]
+    def give_up(self, vacancy: int) -> str:
+        name: str = super().give_up(vacancy)  # type: ignore[misc]
         self._places.given_up(self._world.latest_us)
+        return name
 
     def resize(self, members: GroupRanks) -> list[int]:
         self._places.resize(members)

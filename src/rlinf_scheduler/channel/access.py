@@ -86,7 +86,6 @@ class ChannelAccess:
     def _put(
         self, item: Any, weight: float, operation: ChannelOperation, async_op: bool
     ) -> AsyncHandle[None] | None:
-        operation.channel = self._name
         num_copies = SENT_COPIES.number
         try:
             operation.weight = checked_weight(self._name, weight)
@@ -111,7 +110,6 @@ class ChannelAccess:
         return None
 
     def _get(self, operation: ChannelOperation, async_op: bool) -> Any:
-        operation.channel = self._name
         load = self._load_batch if operation.is_batch else self._load_item
         connection = self._connection()
         if not async_op:

@@ -117,7 +117,6 @@ class Admitting(ChannelAccess):
         """
         queue = checked_queue_name(self._name, queue_name, key)
         operation = AdmitOperation("admit", queue, checked_timeout(self._name, timeout_s), self._now)
-        operation.channel = self._name
         operation.max_lag = checked_version(self._name, max_lag, "max_lag")
         operation.was_sent = False
         connection = self._connection()
@@ -204,7 +203,6 @@ class Admitting(ChannelAccess):
         operation = VersionOperation("set_version", queue, checked_timeout(self._name, timeout_s), self._now)
         operation.version = checked_version(self._name, version)
         operation.batch_items = checked_optional_count(self._name, "batch_items", batch_items)
-        operation.channel = self._name
         operation.begins = bool(begins)
         connection = self._connection()
         if async_op:

@@ -189,7 +189,7 @@ class ChannelConnection:
         """Start an operation; its end comes to the promise."""
         if encoded is not None:
             self.pack(operation, encoded, blocks=False)
-        operation.owner = self
+        operation.owner, operation.channel = self, self.ref.spec.name
         if encoded is not None or operation.goes_on:  # without its handle
             promise = OperationPromise(operation)
             operation.promise_to(promise)

@@ -523,7 +523,6 @@ class Leasing(ChannelAccess):
             target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
         limit_s = checked_timeout(self._name, timeout_s)
         operation = LeaseOperation("lease", queue, limit_s, self._now)
-        operation.channel = self._name
         operation.batch_weight, operation.limits = target, limits
         if group_size is not None:
             if target is not None or limits is not None:

@@ -88,7 +88,7 @@ class ChannelOperation(Operation):
     """A put or a get of one item under way; the base of what features add.
 
     Attributes:
-        owner: carries it out, once it has a promise that somebody holds a handle of.
+        owner: carries it out, once it has a promise that somebody holds a handle of; on that channel.
         wait: whether the server may keep it waiting.
         item: what a put says of its item besides a weight; None for nothing.
         payload: the item of a put, until the server has answered.

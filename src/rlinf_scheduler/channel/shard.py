@@ -313,7 +313,6 @@ class Sharding(ChannelAccess):
             mine.versions = batch.versions
             return mine
 
-        operation.channel = self._name
         mine: ShardBatch = self._connection().run(operation, load=load)
         return mine
 
