@@ -379,8 +379,8 @@ class _Watching:
         vacancies: list[int] = super().lose(client)  # type: ignore[misc]
         return vacancies
 
-    def give_up(self, vacancy: int) -> str:
-        name: str = super().give_up(vacancy)  # type: ignore[misc]
+    def give_up(self, vacancy: int) -> str | None:
+        name: str | None = super().give_up(vacancy)  # type: ignore[misc]
         self._places.given_up(self._world.latest_us)
         return name
 

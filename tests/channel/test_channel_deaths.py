@@ -187,5 +187,9 @@ def test_a_put_whose_server_does_not_answer_says_that_its_outcome_is_unknown(soc
     with pytest.raises(ChannelUnanswered) as caught:
         channel.get("q", timeout_s=0.05)
     assert "not known" not in str(caught.value)
+    late = channel.put("y", async_op=True, timeout_s=0.05)
+    with pytest.raises(ChannelUnanswered):
+        late.wait()
+    channel._connection().requests.finish_puts("end", DEADLINE_S)  # they are over
     server.signal(signal.SIGCONT)
     assert channel.get(timeout_s=DEADLINE_S) == "x"

@@ -13,6 +13,7 @@ from rlinf_scheduler.channel.outbox import ResponseOutbox
 from rlinf_scheduler.channel.shortcut import MIN_OPERATIONS
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
+from rlinf_scheduler.comm.gathering import Gathered
 from rlinf_scheduler.comm.operation import Deliveries
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelError, ChannelTimeout, CommError
@@ -235,8 +236,10 @@ def test_a_put_that_fails_and_whose_handle_nobody_has_is_told_of_once(caplog, is
         heard, unheard = Channel.create("heard", maxsize=1), Channel.create("unheard", maxsize=1)
         handles = [channel.put(0, async_op=True) for channel in (heard, unheard)]
         handles += [heard.put(1, async_op=True, timeout_s=0.01)]
-        with pytest.raises(ChannelTimeout):
-            handles[-1].wait()
+        handles += [Gathered([heard.put(2, async_op=True, timeout_s=0.01)], list, "puts")]
+        for handle in handles[2:]:
+            with pytest.raises(ChannelTimeout):
+                handle.wait()
         unheard.put(1, async_op=True, timeout_s=None if is_left else 0.01)
         unheard.put(2, async_op=True, timeout_s=None if is_left else 0.01)
         if not is_left:
@@ -245,5 +248,5 @@ def test_a_put_that_fails_and_whose_handle_nobody_has_is_told_of_once(caplog, is
     wait_until(lambda: "nobody has its handle" in caplog.text)
     (told,) = [record.getMessage() for record in caplog.records if "handle" in record.getMessage()]
     assert told.startswith(
-        "channel 'unheard': an asynchronous put failed, and nobody has its handle; others are"
+        "channel 'unheard': an asynchronous put failed, and nobody has its handle (the first"
     )

@@ -44,7 +44,7 @@ def measured(one, other):
 def test_a_cable_that_carries_much_less_is_told_of_with_its_node(star, monkeypatch):
     # What the others carry depends on how busy this machine is.
     monkeypatch.setattr(ways, "SLOW_TIMES", 3.0)
-    star.slow_down(2, 4 * MB)
+    star.slow_down(star.machines[2], 4 * MB)
     machines = star.machines
     nodes = tuple(NodeFacts(node_id=each.address, ip=each.address) for each in machines)
     pairs = [pair for pairs in rounds_of(range(3), 4) for pair in pairs]

@@ -151,15 +151,11 @@ class MachineStar:
     def _number_of(self, machine: Machine) -> int:
         return self.machines.index(machine) + 1
 
-    def slow_down(self, number: int, link_bytes_per_s: int) -> None:
-        """Let the cable of one machine carry only so much, in each direction; once, where no limit was given.
-
-        Args:
-            number: its place in `machines`.
-            link_bytes_per_s: how much, in bytes a second.
-        """
-        self._ends[number + 1].limit(_CABLE, link_bytes_per_s)
-        self._ends[0].limit(_CABLE + number + 1, link_bytes_per_s)
+    def slow_down(self, machine: Machine, link_bytes_per_s: int) -> None:
+        """Let a machine's cable carry only so many bytes a second, in each direction."""
+        number = self._number_of(machine)
+        self._ends[number].limit(_CABLE, link_bytes_per_s)
+        self._ends[0].limit(_CABLE + number, link_bytes_per_s)
 
 
 class _End:

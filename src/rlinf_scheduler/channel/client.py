@@ -15,12 +15,12 @@ from rlinf_scheduler.channel.placed import PlacedItems, PlacedPayload
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.refusals import (
     NO_ANSWER,
-    UnheardPuts,
     deleted_error,
     ending_error,
     gone_error,
     lost_error,
     unanswered_error,
+    unheard_puts,
 )
 from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.channel.sender import OperationSender, ServerTransport
@@ -546,7 +546,8 @@ class ChannelClient:
         promise = operation.find_promise()
         if promise is not None:
             promise.set_result(None)
-            operation.let_go()
+            if not operation.blocks:  # else its caller may not have looked for it yet
+                operation.let_go()
 
     def _deliver(self, operation: ChannelOperation, items: Delivery) -> None:
         if operation.timer is not None:
@@ -573,17 +574,18 @@ class ChannelClient:
             return
         if ending is Ending.CANCELLED:
             promise.set_cancelled()
-        elif ending is Ending.LOST:
-            promise.set_exception(self.lost or gone_error(self.name, NO_ANSWER))
-        elif (error := operation.own_end(self.name)) is not None:
+            return
+        error: BaseException | None = operation.own_end(self.name)
+        if ending is Ending.LOST:
+            error = self.lost or gone_error(self.name, NO_ANSWER)
+        elif error is None and ending is Ending.UNANSWERED:
+            error = unanswered_error(self.name, operation, self.requests.condition)
+        error = error or ending_error(self.name, operation, ending, detail)
+        if operation.kind != "put" or operation.blocks:
             promise.set_exception(error)
-        elif ending is Ending.UNANSWERED:
-            promise.set_exception(unanswered_error(self.name, operation, self.requests.condition))
         else:
-            promise.set_exception(ending_error(self.name, operation, ending, detail))
-        if operation.kind == "put" and not operation.blocks:
             del promise
-            self.feature(UnheardPuts).failed(operation)
+            self.feature(unheard_puts).fail(operation, error)
 
     # -- this process, and the server ------------------------------------------------------------
 

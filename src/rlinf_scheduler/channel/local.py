@@ -455,7 +455,8 @@ class LocalQueues:
         promise = operation.find_promise()
         if promise is not None:
             complete(promise)
-            operation.let_go()
+            if not operation.blocks:
+                operation.let_go()
 
     def _fail(self, operation: ChannelOperation, error: BaseException) -> None:
         promise = operation.find_promise()

@@ -310,11 +310,6 @@ class ChannelOperation(Operation):
             return self._promise_ref() is not None
         return self.blocks or self._promise is not None
 
-    def let_go(self) -> None:
-        """Refer no longer to its promise, which is kept: the two would be left to the garbage collector."""
-        if not self.blocks:  # else its caller may not have looked for it yet
-            self._promise = None
-
 
 def consumed_byte_of(items: list[ReceivedPayload]) -> Any:
     """Return the flag by which a consumer says that it has taken items; the server sees it even if that dies."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.channel.operation import ChannelOperation
-from rlinf_scheduler.comm.promise import PromiseRef
-from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.promise import Unheard
 from rlinf_scheduler.errors import (
     BatchImpossible,
     BatchTimeout,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from rlinf_scheduler.channel.client_parts import ClientParts
 
 NO_ANSWER = "the channel's server does not answer"
-logger = Reporter(__name__)
 
 
 def ending_error(channel: str, operation: ChannelOperation, ending: Ending, detail: Any) -> SchedulerError:
@@ -93,25 +91,9 @@ def _timeout(channel: str, operation: ChannelOperation, state: str | None) -> Ch
     return BatchTimeout(*about, f"{wanted}; there {are} {state}")
 
 
-class UnheardPuts:
-    """Asynchronous puts of this process that failed, whose handles nobody has: a warning tells of the first one."""
-
-    def __init__(self, client: ClientParts) -> None:
-        self._channel = client.name
-        self._is_told = False
-
-    def failed(self, operation: ChannelOperation) -> None:
-        """Look whether somebody has the handle of a put that failed; it refers no longer to its promise."""
-        promise = operation.find_promise()
-        if promise is None or promise.cancelled() or self._is_told:
-            return
-        error, kept = promise.exception(0), PromiseRef(promise)
-        operation.let_go()
-        del promise
-        if kept() is None and not (operation.item and operation.item.question):  # whose asker is told
-            self._is_told = True
-            text = "channel '%s': an asynchronous put failed, and nobody has its handle; others are not told of: %s"
-            logger.warning(text, self._channel, error)
+def unheard_puts(client: ClientParts) -> Unheard:
+    """Return what ends the asynchronous puts of a channel that fail: a part of its client."""
+    return Unheard(f"channel '{client.name}': an asynchronous put")
 
 
 def gone_error(channel: str, reason: str) -> ChannelLost:

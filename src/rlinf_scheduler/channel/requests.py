@@ -213,7 +213,8 @@ class Requests:
 
     def _is_under_way(self, operation: ChannelOperation) -> bool:
         promise = operation.find_promise()
-        return operation.ticket in self._client.operations and not (promise is not None and promise.done())
+        # Without a promise it has failed, and the server has not answered.
+        return operation.ticket in self._client.operations and promise is not None and not promise.done()
 
     def _say_held(self, answer: Promise[bool]) -> None:
         """Say whether items of this process are not in their queues yet."""

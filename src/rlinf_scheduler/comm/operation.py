@@ -76,6 +76,10 @@ class Operation(ConsumedFlag):
         if promise is not None:
             promise.forget()
 
+    def let_go(self) -> None:
+        """Refer no longer to its promise, which is kept: the two would be left to the garbage collector."""
+        self._promise = None
+
     def stop_clock(self) -> None:
         """Let its deadline pass."""
         if self.timer is not None:

@@ -155,6 +155,11 @@ class Promise(Generic[T]):
 
     # -- whoever waits ---------------------------------------------------------------------------
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether a thread waits for it, or something is to be called when it is complete."""
+        return bool(self._known.get(_GATES) or self._known.get(_CALLBACKS))
+
     def done(self) -> bool:
         """Whether it is complete."""
         return None in self._known
@@ -290,6 +295,28 @@ class PromiseRef(weakref.ref[Promise[Any]]):
 
     __slots__ = ("ticket",)
     ticket: int
+
+
+class Unheard:
+    """Ends operations by errors. A warning tells of the first one that nobody hears of, e.g. of a "send to 'env:0'"."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_told = False
+
+    def fail(self, operation: Any, error: BaseException) -> None:
+        """End an operation, which refers no longer to its promise; on the I/O thread."""
+        promise = operation.find_promise()
+        if promise is not None:
+            # Before: what is called for its end may be what has its handle, and drop that.
+            is_heard = self._is_told or promise.is_heard
+            promise.set_exception(error)
+            operation.let_go()
+            kept = PromiseRef(promise)
+            del promise
+            if not is_heard and kept() is None:
+                self._is_told = True
+                logger.warning("%s failed, and nobody has its handle (the first one): %s", self._what, error)
 
 
 class Wake:

@@ -15,9 +15,7 @@ from msgspec.structs import replace
 
 from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.operation import OperationPromise
-from rlinf_scheduler.comm.promise import PromiseRef
 from rlinf_scheduler.comm.replication import Key
-from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.comm.transfer import PeerOperation, end
@@ -25,8 +23,6 @@ from rlinf_scheduler.comm.waits import Wait
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf_scheduler.mailbox.outbox import Outbox, Sending
 from rlinf_scheduler.mailbox.records import TensorType
-
-logger = Reporter(__name__)
 
 
 class Mailing(PeerOperation):
@@ -133,14 +129,12 @@ class Mailing(PeerOperation):
         if self._key is not None:
             self._outbox.publisher.release(self._key)
         self._sendings.clear()
+        error = self._what_failed()
+        if error is not None and not isinstance(error, CancelledError):
+            self._outbox.unheard.fail(self, error)
         promise, self._promise = self._promise, None
-        if promise is None:
-            return
-        error, kept = self._what_failed(), PromiseRef(promise)
-        end(promise, None, error)
-        del promise
-        if error is not None and kept() is None and not isinstance(error, CancelledError):
-            logger.warning("%s has failed, and nobody has its handle: %s", self.operation, error)
+        if promise is not None:
+            end(promise, None, error)
 
     def _what_failed(self) -> BaseException | None:
         """One error for all who do not have the object."""

@@ -12,7 +12,7 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.peer import Reply, Request
-from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.promise import Promise, Unheard
 from rlinf_scheduler.comm.replication import Key, Publisher
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.shm.sent_payload import Payload
@@ -221,6 +221,7 @@ class Outbox:
     Attributes:
         publisher: what others read here.
         new_client: makes what decides for one receiver.
+        unheard: ends what has failed.
     """
 
     def __init__(self, transfers: Transfers, own_name: str, limit_bytes: int) -> None:
@@ -230,6 +231,7 @@ class Outbox:
         self.publisher = Publisher(messenger, SERVICE, limit_bytes=limit_bytes)
         self.next_ticket = itertools.count(1).__next__
         self.new_client: Callable[[], ClientState] = partial(ClientState, CREDIT_BYTES)
+        self.unheard = Unheard("a send or broadcast")
         self._recipients: dict[str, _Recipient] = {}
         messenger.serve(READ, self._on_read, Read)
         messenger.stay_while(lambda: any(recipient.sendings for recipient in self._recipients.values()))

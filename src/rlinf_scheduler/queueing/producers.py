@@ -111,10 +111,10 @@ class Producers:
         numbers = [number for its_client, number in self.places.at_work if its_client == client]
         return [vacancy for number in numbers if (vacancy := self.leave(client, number, failed=True))]
 
-    def give_up(self, vacancy: int) -> str:
-        """No successor has come for too long: the one who failed counts as done; its name, "" if one has come."""
-        name = self.places.vacant.pop(vacancy, "")
-        if name:
+    def give_up(self, vacancy: int) -> str | None:
+        """No successor has come for too long: the one who failed counts as done; its name, None if one has come."""
+        name = self.places.vacant.pop(vacancy, None)
+        if name is not None:
             self._finish(name)
         return name
 

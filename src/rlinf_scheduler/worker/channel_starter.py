@@ -374,14 +374,15 @@ class ChannelStarter(Starter):
         if self._session.closed or spec.channel_id not in self._durable:
             return
         if not restarts.may(time.monotonic()):
-            reason = (
-                f"its process died {restarts.most} times in {restarts.within_s:.0f} s; its journal is kept"
-            )
-            reason = "; ".join(filter(None, [reason, problem]))
+            died = f"its process died {restarts.most} times in {restarts.within_s:.0f} s; its journal is kept"
+            reason = f"{died}; {problem}" if problem else died
             del self._durable[spec.channel_id]
             self._session.directory.give_up_async(spec.address, reason)
-            self._session.bus.emit(WorkerGivenUp(spec.name, 0, reason))
+            # Behind what is said of its death.
+            self._messenger.submit(partial(self._session.bus.emit, WorkerGivenUp(spec.name, 0, reason)))
             return
+        if problem:
+            _log.warning("a durable channel does not come back yet: %s", problem)
         again: Promise[Endpoint] = Promise()
         # If that fails, it counts as another time.
         opening = replace(durable.opening, started=again, tries_left=1, since=since)
@@ -393,7 +394,6 @@ class ChannelStarter(Starter):
     def _on_started_again(self, durable: _Durable, opening: _Opening) -> None:
         error = opening.started.exception(0)
         if error is not None and opening.since is not None:
-            _log.warning("a durable channel does not come back yet: %s", error)
             again = partial(self._start_again, durable, opening.since, str(error))
             self._messenger.call_later(AGAIN_S, again)
 

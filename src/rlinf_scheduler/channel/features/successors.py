@@ -87,7 +87,8 @@ class ProducersFeature:
 
     @timer("producer")
     def _give_up(self, vacancy: int) -> None:
-        if name := self.producers.give_up(vacancy):
+        name = self.producers.give_up(vacancy)
+        if name is not None and not self._server.state.queues.closed:
             problem = "channel '%s': producer '%s' has had no successor for %g s, and counts as done: %s"
             logger.warning(problem, self._spec.name, name, self._spec.successor_s, self.producers.describe())
         self._after_leaving([])
