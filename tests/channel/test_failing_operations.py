@@ -231,7 +231,10 @@ def test_a_client_that_says_that_it_is_another_process_is_refused(caplog):
 
 
 @pytest.mark.parametrize("is_left", [False, True], ids=["late", "left"])
-def test_a_put_that_fails_and_whose_handle_nobody_has_is_told_of_once(caplog, is_left):
+@pytest.mark.parametrize(
+    "wrap", [lambda puts: puts, lambda puts: Gathered(puts, list, "puts")], ids=["each", "all"]
+)
+def test_a_put_that_fails_and_whose_handle_nobody_has_is_told_of_once(caplog, wrap, is_left):
     with LocalRuntime():
         heard, unheard = Channel.create("heard", maxsize=1), Channel.create("unheard", maxsize=1)
         handles = [channel.put(0, async_op=True) for channel in (heard, unheard)]
@@ -240,11 +243,10 @@ def test_a_put_that_fails_and_whose_handle_nobody_has_is_told_of_once(caplog, is
         for handle in handles[2:]:
             with pytest.raises(ChannelTimeout):
                 handle.wait()
-        unheard.put(1, async_op=True, timeout_s=None if is_left else 0.01)
-        unheard.put(2, async_op=True, timeout_s=None if is_left else 0.01)
+        wrap([unheard.put(n, async_op=True, timeout_s=None if is_left else 0.1) for n in (1, 2)])
         if not is_left:
             with pytest.raises(ChannelTimeout):
-                unheard.put(3, timeout_s=0.05)
+                unheard.put(3, timeout_s=0.2)
     wait_until(lambda: "nobody has its handle" in caplog.text)
     (told,) = [record.getMessage() for record in caplog.records if "handle" in record.getMessage()]
     assert told.startswith(

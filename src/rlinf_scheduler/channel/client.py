@@ -581,7 +581,7 @@ class ChannelClient:
         elif error is None and ending is Ending.UNANSWERED:
             error = unanswered_error(self.name, operation, self.requests.condition)
         error = error or ending_error(self.name, operation, ending, detail)
-        if operation.kind != "put" or operation.blocks:
+        if operation.kind != "put" or operation.blocks or operation.says().question:
             promise.set_exception(error)
         else:
             del promise

@@ -213,7 +213,7 @@ class Requests:
 
     def _is_under_way(self, operation: ChannelOperation) -> bool:
         promise = operation.find_promise()
-        # Without a promise it has failed, and the server has not answered.
+        # An asynchronous one without its promise has failed: nobody has answered.
         return operation.ticket in self._client.operations and promise is not None and not promise.done()
 
     def _say_held(self, answer: Promise[bool]) -> None:

@@ -45,7 +45,7 @@ class AsyncHandle(Generic[T]):
     remains to be done with the answer (decoding it, the functions given to `then`) is done in the thread that
     asks for the result first, never on the I/O thread. If an interruption (Ctrl-C, a signal handler that raises) ends
     that, the handle is as before, and the next `wait` does it again. A handle that failed and was dropped does no
-    harm; of the first put or send a warning tells why.
+    harm; of a channel's first put, or the first send, that fails after its handle was dropped a warning tells.
 
     Args:
         source: completes when the operation does.

@@ -155,11 +155,6 @@ class Promise(Generic[T]):
 
     # -- whoever waits ---------------------------------------------------------------------------
 
-    @property
-    def is_heard(self) -> bool:
-        """Whether a thread waits for it, or something is to be called when it is complete."""
-        return bool(self._known.get(_GATES) or self._known.get(_CALLBACKS))
-
     def done(self) -> bool:
         """Whether it is complete."""
         return None in self._known
@@ -298,7 +293,7 @@ class PromiseRef(weakref.ref[Promise[Any]]):
 
 
 class Unheard:
-    """Ends operations by errors. A warning tells of the first one that nobody hears of, e.g. of a "send to 'env:0'"."""
+    """Ends operations by errors, and warns of the first one whose promise nobody has: `what`, e.g. "a send", failed."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -307,16 +302,19 @@ class Unheard:
     def fail(self, operation: Any, error: BaseException) -> None:
         """End an operation, which refers no longer to its promise; on the I/O thread."""
         promise = operation.find_promise()
-        if promise is not None:
-            # Before: what is called for its end may be what has its handle, and drop that.
-            is_heard = self._is_told or promise.is_heard
-            promise.set_exception(error)
-            operation.let_go()
-            kept = PromiseRef(promise)
-            del promise
-            if not is_heard and kept() is None:
+        if promise is None:
+            return
+        known, kept = promise._known, PromiseRef(promise)
+        operation.let_go()
+        del promise
+        promise = kept()
+        if promise is None:  # what is to be called at its end is called all the same
+            promise = Promise()
+            promise._known = known
+            if not self._is_told:
                 self._is_told = True
                 logger.warning("%s failed, and nobody has its handle (the first one): %s", self._what, error)
+        promise.set_exception(error)
 
 
 class Wake:

@@ -221,7 +221,7 @@ class Outbox:
     Attributes:
         publisher: what others read here.
         new_client: makes what decides for one receiver.
-        unheard: ends what has failed.
+        unheard: ends what has failed, and tells of the first of which nobody hears.
     """
 
     def __init__(self, transfers: Transfers, own_name: str, limit_bytes: int) -> None:

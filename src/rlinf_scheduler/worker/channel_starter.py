@@ -378,7 +378,7 @@ class ChannelStarter(Starter):
             reason = f"{died}; {problem}" if problem else died
             del self._durable[spec.channel_id]
             self._session.directory.give_up_async(spec.address, reason)
-            # Behind what is said of its death.
+            # Behind what is said of its death, if that is known.
             self._messenger.submit(partial(self._session.bus.emit, WorkerGivenUp(spec.name, 0, reason)))
             return
         if problem:
