@@ -237,13 +237,13 @@ def test_memory_is_bounded(times):
     assert len(times.recent) == NUM_RECENT
 
 
-def test_every_span_goes_to_the_span_file_while_there_is_one(times):
+def test_every_span_goes_to_the_span_file_while_there_is_one(times, monkeypatch):
+    monkeypatch.setattr(timekeeping, "SHORT_S", DEADLINE_S)  # this thread may be held up
     spooled = []
     times.trace(spooled.append)
     times.note_wait(time.monotonic(), Cause(OTHER, "a moment"), "")
     times.note_moved(PUT, time.monotonic(), "put", "tasks", (("env:0", 3),))
     times.trace(None)
-    times.short_s = DEADLINE_S  # this thread may be held up
     times.note_wait(time.monotonic(), Cause(OTHER, "a moment"), "")
     times.note_moved(PUT, time.monotonic(), "put", "tasks", (("env:0", 4),))
     assert [(span.kind, span.items) for span in spooled] == [(WAIT, ()), (PUT, (("env:0", 3),))]
