@@ -49,7 +49,7 @@ class Machine:
 
     Attributes:
         address: its IP address.
-        namespace: the file that stands for its network namespace, as long as those are open.
+        namespace: the file that stands for its network namespace, as long as its star is open.
     """
 
     address: str
@@ -152,7 +152,7 @@ class MachineStar:
         return self.machines.index(machine) + 1
 
     def slow_down(self, machine: Machine, link_bytes_per_s: int) -> None:
-        """Let a machine's cable carry only so many bytes a second, in each direction."""
+        """Let a machine's cable carry only so many bytes a second, in each direction; it has had no limit before."""
         number = self._number_of(machine)
         self._ends[number].limit(_CABLE, link_bytes_per_s)
         self._ends[0].limit(_CABLE + number, link_bytes_per_s)
